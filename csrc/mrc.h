@@ -17,6 +17,7 @@
 
 #define MRC_MAX_PORTS 32           /* ports (planes) of one engine; port numbers are 1..32 */
 #define MRC_MAX_EVS 1024           /* entropy values of one QP, active and backup together */
+#define MRC_MAX_REDUNDANT 65536    /* bytes of a redundant write */
 #define MRC_MAX_PEER_SOURCES 256   /* source (address, UDP port) pairs of one QP's peer */
 #define MRC_MAX_BURST_PACKETS 64   /* UDP_MAX_SEGMENTS of Linux before 6.9 */
 #define MRC_MAX_HEADER 64          /* bytes of the largest header stack built by the engine */
@@ -460,7 +461,9 @@ struct mrc_wr {
   uint32_t imm;        /* host order, for WRITE_IMM */
   uint8_t opcode;      /* enum mrc_wr_opcode */
   uint8_t unsignaled;  /* 1: the next signaled one completes for it too, with its error if any */
-  uint8_t reserved[6]; /* 0 */
+  uint8_t redundant;   /* 1: each packet leaves twice at once, on two planes if the windows of both
+                          have room, or on two EVs of one; at most MRC_MAX_REDUNDANT bytes */
+  uint8_t reserved[5]; /* 0 */
 };
 
 /* One EV probe. */

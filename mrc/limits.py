@@ -8,6 +8,7 @@ DSCP_TRIMMED = 7  # default code points of packets trimmed by a switch, and by t
 DSCP_TRIMMED_LAST = 11
 MAX_PORTS = 32  # per Context; one port per plane
 MAX_EVS = 1024  # per QP
+MAX_REDUNDANT = 65536  # bytes of a redundant write
 MAX_PEER_SOURCES = 256  # source addresses and UDP ports (pairs) of one peer
 MAX_BURST_PACKETS = 64
 MIN_MTU = 256  # bytes of payload in a packet

@@ -373,7 +373,8 @@ int mrc_qp_post(struct mrc_engine *engine, uint32_t qpn, const struct mrc_wr *wr
   for (uint32_t i = 0; i < n; i++) {
     const struct mrc_wr *wr = &wrs[i];
     const struct mrc_mr *mr = NULL; /* a work request without bytes has no memory region */
-    if (wr->opcode > MRC_WR_WRITE_IMM || wr->unsignaled > 1) return -EINVAL;
+    if (wr->opcode > MRC_WR_WRITE_IMM || wr->unsignaled > 1 || wr->redundant > 1) return -EINVAL;
+    if (wr->redundant != 0 && wr->bytes > MRC_MAX_REDUNDANT) return -EINVAL;
     if (wr->bytes == 0 && wr->opcode == MRC_WR_WRITE) return -EINVAL; /* the peer drops it */
     if (wr->bytes > 0) {
       mr = mrc_mr_find(&services->mrs, wr->lkey, wr->local, wr->bytes, MRC_ACCESS_LOCAL_READ,
@@ -398,7 +399,8 @@ int mrc_qp_post(struct mrc_engine *engine, uint32_t qpn, const struct mrc_wr *wr
                          .bytes = wr->bytes,
                          .imm = wr->imm,
                          .part_words = (uint16_t)(req->part_bytes / 4 & 0x1FFF),
-                         .opcode = wr->opcode & 3,
+                         .opcode = wr->opcode & 1,
+                         .redundant = wr->redundant != 0,
                          .unsignaled = wr->unsignaled != 0};
     signaled += !wr->unsignaled;
   }
@@ -408,6 +410,8 @@ int mrc_qp_post(struct mrc_engine *engine, uint32_t qpn, const struct mrc_wr *wr
     req->probed_ns = now_ns;
     mrc_quick_compare(services, qp, now_ns);
   }
+  /* A plane that answers no copies fails here: while the others answer, nothing is missing. */
+  if (n > 0 && wrs[0].redundant != 0) mrc_loss_on_time(services, qp, now_ns);
   for (uint32_t i = 0; i < n; i++) {
     struct mrc_wqe *wqe = &req->sq[req->sq_tail++ & req->sq_mask];
     if (wqe->mr != MRC_MR_NONE) services->mrs.mrs[wqe->mr].refs++;

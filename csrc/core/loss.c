@@ -35,7 +35,8 @@ static void on_spurious(struct mrc_services *services, struct mrc_qp *qp,
 static bool names_unsent(const struct mrc_txwin *win, uint32_t last_psn) {
   if (win->n_tosend == 0) return false;
   for (uint32_t psn = win->una_psn; mrc_psn_diff(last_psn, psn) >= 0; psn = mrc_psn_add(psn, 1))
-    if (mrc_txwin_slot(win, psn)->state == MRC_TX_UNSENT) return true;
+    if (mrc_txwin_slot(win, psn)->state == MRC_TX_UNSENT && !mrc_txwin_slot(win, psn)->redundant)
+      return true;
   return false;
 }
 
@@ -78,6 +79,10 @@ static uint64_t on_trigger(const struct mrc_services *services, struct mrc_qp *q
                            const struct mrc_meta *meta, struct mrc_cc_ack *ack) {
   if (slot->tries != 1) return 0;
   mrc_assert(slot->ev < qp->evset.n);
+  /* Of a packet that left twice, the SACK names the EV of the copy that arrived. */
+  const uint16_t ev = slot->redundant ? *mrc_evset_find(&qp->evset, sack->ev) : slot->ev;
+  if (ev == MRC_EV_NONE) return 0;
+  struct mrc_plane *plane = &qp->planes[qp->evset.evs[ev].plane];
   /* A SACK may repeat a trigger that is too old for the range of its timestamp. */
   const bool old = meta->arrived_ns - slot->sent_ns > MRC_TIMESTAMP_MOST_NS;
   if (slot->state != MRC_TX_INFLIGHT && old) return 0;
@@ -92,14 +97,18 @@ static uint64_t on_trigger(const struct mrc_services *services, struct mrc_qp *q
   if (next_ns > mrc_guard_ns(&qp->req.host_waits, services->now_ns))
     qp->req.host_waits = (struct mrc_guard){.ns = next_ns, .since_ns = services->now_ns};
   if (slot->state == MRC_TX_LOST) return 0;
-  take_rtt(qp, slot->ev, rtt_ns, ack);
+  if (slot->redundant) { /* acknowledge() cannot tell which copy arrived */
+    mrc_plane_on_delivered(plane, slot->sent_ns, services->now_ns);
+    mrc_plane_on_reported(plane, slot->sent_ns);
+    mrc_evset_on_delivered(&qp->evset, ev, slot->sent_ns, plane->rack_ns);
+  }
+  take_rtt(qp, ev, rtt_ns, ack);
   /* How long the SACK waited on the way back, if it has its send time. In a long round trip the
      wait could exceed the range of the timestamps, which would corrupt the shortest way back. */
   if (sack->cc_type == MRC_CC_TYPE_TIMES && rtt_ns <= MRC_TIMESTAMP_MOST_NS)
     ack->reverse_ns = mrc_reverse_queue_ns(&qp->planes[mrc_plane_of(meta->port)].reverse_queue,
                                            sack->sent_timestamp, meta->arrived_ns);
-  mrc_plane_on_answer(&qp->planes[slot->plane], slot->sent_ns,
-                      rtt_ns - mrc_min_u64(ack->reverse_ns, rtt_ns));
+  mrc_plane_on_answer(plane, slot->sent_ns, rtt_ns - mrc_min_u64(ack->reverse_ns, rtt_ns));
   return rtt_ns;
 }
 
@@ -140,12 +149,14 @@ static void on_ev_feedback(struct mrc_services *services, struct mrc_qp *qp,
   const uint32_t plane = qp->evset.evs[ev].plane;
   if (ack->rtt_ns == 0) ack->plane = plane;
   qp->planes[plane].doubted_ns = 0; /* also a packet that was sent again elsewhere proves it */
+  qp->planes[plane].copied_ns = 0;
   if (sack->m == MRC_M_ALWAYS_SKIP) {
     mrc_health_distrust_ev(services, qp, ev, MRC_REASON_PEER, now_ns);
     return;
   }
   /* When the packet that triggered the SACK left on this EV; 0: unknown. */
-  const bool known = trigger != NULL && trigger->ev == ev && trigger->state != MRC_TX_LOST;
+  const bool known =
+      trigger != NULL && (trigger->ev == ev || trigger->redundant) && trigger->state != MRC_TX_LOST;
   const uint64_t sent_ns = known ? trigger->sent_ns : 0;
   if (sack->m == MRC_M_NONE)
     mrc_evset_on_clear(&qp->evset, ev, sent_ns, rtt_ns, now_ns);
@@ -161,18 +172,18 @@ static uint32_t acknowledge(struct mrc_services *services, struct mrc_qp *qp, ui
                             uint64_t now_ns) {
   struct mrc_requester *req = &qp->req;
   const struct mrc_txslot slot = *mrc_txwin_slot(&req->win, psn);
-  if (slot.state == MRC_TX_ACKED || slot.state == MRC_TX_UNSENT) return 0;
+  if (slot.state == MRC_TX_ACKED || (slot.state == MRC_TX_UNSENT && !slot.redundant)) return 0;
   mrc_txwin_on_acked(&req->win, psn);
   struct mrc_plane *plane = &qp->planes[slot.plane];
   /* Whether the original transmission arrived, although the packet was declared lost or sent again:
      the answer came sooner than any answer to a retransmission could. */
-  const bool original =
-      slot.state == MRC_TX_LOST || (slot.tries >= 2 && slot.ev_lost != MRC_TX_NONE &&
-                                    now_ns - slot.sent_ns < plane->rtt.base_ns / 2);
+  const bool original = !slot.redundant && (slot.state == MRC_TX_LOST ||
+                                            (slot.tries >= 2 && slot.ev_lost != MRC_TX_NONE &&
+                                             now_ns - slot.sent_ns < plane->rtt.base_ns / 2));
   /* Whether this shows which transmission arrived. If the packet was sent again, an answer within
-     the usual round trip may still belong to the original. */
-  const bool evidence =
-      !original && (slot.tries < 2 || now_ns - slot.sent_ns >= plane->rtt.smooth_ns);
+     the usual round trip may still belong to the original. If it left twice, either may have. */
+  const bool evidence = !slot.redundant && !original &&
+                        (slot.tries < 2 || now_ns - slot.sent_ns >= plane->rtt.smooth_ns);
   mrc_txwin_slot(&req->win, psn)->of_original = slot.state == MRC_TX_INFLIGHT && !evidence;
   if (original) on_spurious(services, qp, &slot, psn);
   if (evidence) {
@@ -181,6 +192,7 @@ static uint32_t acknowledge(struct mrc_services *services, struct mrc_qp *qp, ui
   } else {
     mrc_evset_on_missed(&qp->evset, slot.ev); /* ends a trial without a result */
   }
+  req->fruitless = 0;
   req->acknowledged_bytes += slot.bytes;
   plane->newly_acked_bytes += slot.bytes;
   req->acked_planes |= 1u << slot.plane;
@@ -546,16 +558,32 @@ static void lose_burst(struct mrc_services *services, struct mrc_qp *qp,
   }
 }
 
-/* Whether a plane has delivered nothing since its packets were sent again elsewhere, for
-   DOUBT_ROUNDS times an overdue answer, while other planes delivered. */
-static bool stays_silent(const struct mrc_qp *qp, uint32_t index, uint64_t now_ns) {
-  const struct mrc_plane *plane = &qp->planes[index];
-  if (plane->doubted_ns == 0 || plane->suspended) return false;
+/* Whether a plane has delivered nothing since `since_ns` (0: not in doubt) for this time, while
+   other planes delivered. */
+static bool stays_silent(const struct mrc_qp *qp, uint32_t index, uint64_t since_ns,
+                         uint64_t patience_ns) {
+  if (since_ns == 0 || qp->planes[index].suspended) return false;
+  MRC_EACH_BIT(other, qp->evset.plane_mask & ~(1u << index))
+    if (qp->planes[other].heard_ns > since_ns + patience_ns) return true;
+  return false;
+}
+
+/* Suspends a plane that has delivered nothing since its packets were sent again elsewhere, for
+   DOUBT_ROUNDS times an overdue answer. The same for packets that left twice, of which any one may
+   be lost, several times in a row. */
+static void detect_silence(struct mrc_services *services, struct mrc_qp *qp, uint32_t index,
+                           uint64_t now_ns) {
+  struct mrc_plane *plane = &qp->planes[index];
+  if (plane->doubted_ns == 0 && plane->copied_ns == 0) return;
   const uint64_t floor_ns = mrc_floor_ns(MRC_LOSS_SILENCE_FLOOR_NS, qp->noise_ns);
   const uint64_t patience_ns = DOUBT_ROUNDS * mrc_qp_overdue_ns(qp, &plane->rtt, floor_ns, now_ns);
-  MRC_EACH_BIT(other, qp->evset.plane_mask & ~(1u << index))
-    if (qp->planes[other].heard_ns > plane->doubted_ns + patience_ns) return true;
-  return false;
+  bool silent = stays_silent(qp, index, plane->doubted_ns, patience_ns);
+  const uint64_t longer_ns = mrc_max_u64(patience_ns, silence_ns(qp, plane, now_ns));
+  if (stays_silent(qp, index, plane->copied_ns, longer_ns)) {
+    plane->copied_ns = 0;
+    silent |= ++plane->strikes >= MRC_LOSS_STRIKES;
+  }
+  if (silent) mrc_health_suspend_plane(services, qp, index, MRC_REASON_SILENCE, now_ns);
 }
 
 static void detect_plane(struct mrc_services *services, struct mrc_qp *qp, uint32_t index,
@@ -563,8 +591,7 @@ static void detect_plane(struct mrc_services *services, struct mrc_qp *qp, uint3
   struct mrc_plane *plane = &qp->planes[index];
   const struct mrc_txwin *win = &qp->req.win;
   const struct mrc_txlist *list = &win->lists[index];
-  if (stays_silent(qp, index, now_ns))
-    mrc_health_suspend_plane(services, qp, index, MRC_REASON_SILENCE, now_ns);
+  detect_silence(services, qp, index, now_ns);
   while (list->oldest != MRC_TX_NONE) {
     const struct mrc_txslot *oldest = &win->slots[list->oldest];
     bool lost;
@@ -765,7 +792,7 @@ void mrc_health_resume_plane(struct mrc_services *services, struct mrc_qp *qp, u
     return; /* not before both ports are up */
   plane->suspended = false;
   plane->strikes = 0;
-  plane->doubted_ns = 0; /* answered probes have settled it */
+  plane->doubted_ns = plane->copied_ns = 0; /* answered probes have settled it */
   plane->probation.next_ns = MRC_NEVER;
   mrc_share_forget(qp, index);
   mrc_count(services, MRC_COUNTER_PLANES_RESUMED, 1);

@@ -463,6 +463,7 @@ struct mrc_plane {
   uint64_t reported_ns;       /* send time up to which all its arrivals are acknowledged */
   uint64_t heard_ns;          /* when something sent on this plane was last acknowledged */
   uint64_t doubted_ns; /* since when answers are missing for packets resent elsewhere; 0: none */
+  uint64_t copied_ns;  /* since when packets that left twice have no answer here; 0: none */
   struct mrc_guard reorder; /* grows when a packet declared lost by order had arrived */
   struct mrc_guard spread;  /* extra difference between its paths; grows likewise */
   uint16_t probed_ev;       /* while suspended: probed last, or MRC_EV_NONE; see endpoint.c */
@@ -528,6 +529,7 @@ static inline void mrc_plane_on_delivered(struct mrc_plane *plane, uint64_t sent
   plane->rack_ns = mrc_max_u64(plane->rack_ns, sent_ns);
   plane->heard_ns = now_ns;
   plane->doubted_ns = 0;
+  plane->copied_ns = 0;
   plane->strikes = 0;
 }
 

@@ -256,6 +256,7 @@ static MRC_RARE int on_duplicate(struct mrc_services *services, struct mrc_qp *q
   mrc_responder_trigger(&qp->resp, wire->psn, wire->tx_timestamp, meta, false, services->now_ns)
       ->now = true;
   qp->resp.ack_wanted = true; /* the transport ACK may have been lost */
+  qp->resp.ack_each |= !wire->rtx && (services->config.readings & MRC_READING_S5_B) == 0;
   mrc_count(services, MRC_COUNTER_RX_DUPLICATES, 1);
   mrc_qp_touch_to_answer(services, qp);
   return mrc_drop(services, MRC_DROP_DUPLICATE, qp->qpn, wire->payload_bytes);
@@ -554,6 +555,18 @@ static void add_sack(struct mrc_services *services, struct mrc_burst *burst, str
       mrc_min_u32(qp->resp.unsacked_bytes, services->config.sack_threshold_bytes);
 }
 
+static void add_ack(struct mrc_services *services, struct mrc_qp *qp, struct mrc_burst *burst) {
+  struct mrc_responder *resp = &qp->resp;
+  const uint8_t syndrome = resp->nak_syndrome != 0 ? resp->nak_syndrome : MRC_SYNDROME_ACK;
+  struct mrc_wire wire = {.opcode = MRC_OP_ACK,
+                          .dest_qpn = qp->attr.rtr.dest_qpn,
+                          .psn = mrc_psn_sub(resp->win.next_psn, 1),
+                          .aeth = {.syndrome = syndrome, .msn = resp->done_msn}};
+  mrc_burst_add(services, burst, &wire, MRC_KIND_ACK, 0);
+  mrc_trace(services, MRC_TRACE_ACK_OUT, qp->qpn, syndrome, resp->done_msn);
+  resp->ack_wanted = false;
+}
+
 /* The SACKs due for packets that came in on one plane, in one burst, on this plane: a slow plane
    must not delay the reports of a fast plane, because the requester would count the late packets as
    lost. */
@@ -593,6 +606,7 @@ static bool flush_plane(struct mrc_services *services, struct mrc_qp *qp, uint8_
   }
   resp->n_triggers = kept;
   mrc_assert(burst->n_packets > 0);
+  if (resp->ack_each && mrc_arena_has_room(&services->arena, burst)) add_ack(services, qp, burst);
   return true;
 }
 
@@ -634,17 +648,13 @@ bool mrc_responder_transmit(struct mrc_services *services, struct mrc_qp *qp, ui
         resp->n_triggers == 0 ? MRC_NEVER : due_ns(services, resp->triggers[0].first_ns));
   }
   /* The transport ACK goes to the last burst of this visit if it fits, else to a new burst. */
+  resp->ack_each = false;
   if (!resp->ack_wanted) return true;
-  const uint8_t syndrome = resp->nak_syndrome != 0 ? resp->nak_syndrome : MRC_SYNDROME_ACK;
   const bool hole = mrc_psn_diff(resp->win.end_psn, resp->win.next_psn) > 0;
-  if (hole && syndrome == MRC_SYNDROME_ACK && (services->config.readings & MRC_READING_S5_B) != 0) {
+  if (hole && resp->nak_syndrome == 0 && (services->config.readings & MRC_READING_S5_B) != 0) {
     resp->ack_wanted = false;
     return true;
   }
-  struct mrc_wire wire = {.opcode = MRC_OP_ACK,
-                          .dest_qpn = qp->attr.rtr.dest_qpn,
-                          .psn = mrc_psn_sub(resp->win.next_psn, 1),
-                          .aeth = {.syndrome = syndrome, .msn = resp->done_msn}};
   struct mrc_burst *burst = NULL;
   if (services->arena.n_bursts > first_burst) {
     burst = &services->arena.bursts[services->arena.n_bursts - 1];
@@ -656,9 +666,7 @@ bool mrc_responder_transmit(struct mrc_services *services, struct mrc_qp *qp, ui
       burst = mrc_burst_open(services, qp, ev, services->config.dscps.control, MRC_ECN_NONE);
   }
   if (burst == NULL) return false;
-  mrc_burst_add(services, burst, &wire, MRC_KIND_ACK, 0);
-  mrc_trace(services, MRC_TRACE_ACK_OUT, qp->qpn, syndrome, resp->done_msn);
-  resp->ack_wanted = false;
+  add_ack(services, qp, burst);
   return true;
 }
 

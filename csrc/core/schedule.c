@@ -14,7 +14,8 @@
 #include "core/receive.h"
 #include "core/send.h"
 
-#define MAX_REINJECTIONS 3 /* of one packet */
+#define MAX_REINJECTIONS 3        /* of one packet */
+#define MAX_FRUITLESS_DOUBLINGS 6 /* of the local timeout, while probes are answered */
 
 /* ---- the local timeout ---- */
 
@@ -32,10 +33,13 @@ static uint64_t timeout_ns(const struct mrc_qp *qp, uint64_t now_ns) {
       overdue_ns = mrc_max_u64(overdue_ns, mrc_qp_overdue_ns(qp, rtt, 0, now_ns));
   }
   const uint64_t base = mrc_max_u64(1024ull << qp->attr.rts.timeout, 2 * overdue_ns);
-  const uint32_t tries = qp->req.timeouts;
-  return tries < qp->attr.rts.retry_linear
-             ? base
-             : base << mrc_min_u32(tries - qp->attr.rts.retry_linear, 24);
+  const uint32_t linear = qp->attr.rts.retry_linear, tries = qp->req.timeouts;
+  const uint32_t fruitless = qp->req.fruitless;
+  /* Answered probes show that the peer is there, but not that data can arrive so soon: packets that
+     are sent again and again fill the queue that they wait in. */
+  return base << mrc_max_u32(
+             mrc_min_u32(tries - mrc_min_u32(tries, linear), 24),
+             mrc_min_u32(fruitless - mrc_min_u32(fruitless, linear), MAX_FRUITLESS_DOUBLINGS));
 }
 
 /* Whether another plane delivered a packet sent after all that this plane delivered and after its
@@ -71,6 +75,7 @@ static void time_out_plane(struct mrc_services *services, struct mrc_qp *qp, uin
 static void on_timeout(struct mrc_services *services, struct mrc_qp *qp, uint64_t now_ns) {
   struct mrc_requester *req = &qp->req;
   req->timeouts++;
+  req->fruitless++;
   mrc_count(services, MRC_COUNTER_TIMEOUTS, 1);
   if (mrc_qp_has_no_retry_left(qp)) {
     mrc_qp_fail(services, qp, MRC_WC_RETRY_EXC_ERR, MRC_WC_RETRY_EXC_ERR);
@@ -428,7 +433,7 @@ void mrc_engine_commit(struct mrc_engine *engine, const struct mrc_burst *bursts
   for (int i = n - 1; i >= 0; i--) {
     struct mrc_qp *qp = engine->qps.at[bursts[i]._qp];
     mrc_assert(qp != NULL);
-    if (taken[i] == 1 && bursts[i].packets[0]._kind == MRC_KIND_DATA) {
+    if (taken[i] == 1 && bursts[i].packets[0]._kind <= MRC_KIND_COPY) {
       mrc_requester_on_taken(services, qp, &bursts[i]);
       continue;
     }
@@ -446,7 +451,7 @@ void mrc_engine_commit(struct mrc_engine *engine, const struct mrc_burst *bursts
         mrc_count(services, counter_of[packet->_kind], 1);
       } else if (taken[i] == 0 || blamed) {
         mrc_count(services, MRC_COUNTER_TX_REFUSED, 1);
-        if (packet->_kind == MRC_KIND_DATA || packet->_kind == MRC_KIND_PROBE)
+        if (packet->_kind <= MRC_KIND_COPY || packet->_kind == MRC_KIND_PROBE)
           mrc_requester_on_refused(services, qp, packet);
         else if (packet->_kind == MRC_KIND_ANSWER)
           mrc_answer_on_refused(&engine->endpoint.answers, packet->_slot);

@@ -32,6 +32,7 @@ struct candidate {
   uint16_t avoid;  /* EV that lost it, or MRC_EV_NONE */
   bool by_timeout; /* and no acknowledgment has shown that loss */
   bool fresh;      /* has no PSN yet */
+  bool redundant;  /* leaves twice */
 };
 
 /* False if no packet may leave now. Writes each field in place: building a packet and copying it
@@ -48,6 +49,7 @@ static bool next_candidate(const struct mrc_services *services, const struct mrc
     wire->rtx = false;
     next->avoid = MRC_EV_NONE;
     next->by_timeout = false;
+    next->redundant = req->sq[index & req->sq_mask].redundant;
   } else {
     const uint32_t psn = mrc_txwin_first_tosend(&req->win);
     const struct mrc_txslot *slot = mrc_txwin_slot(&req->win, psn);
@@ -57,6 +59,7 @@ static bool next_candidate(const struct mrc_services *services, const struct mrc
     wire->rtx = slot->state == MRC_TX_LOST;
     next->avoid = slot->ev_lost;
     next->by_timeout = slot->by_timeout;
+    next->redundant = req->sq[index & req->sq_mask].redundant && !wire->rtx && !slot->redundant;
   }
   next->dscp = wire->rtx ? dscps->retransmission : dscps->data;
   const struct mrc_wqe *wqe = &req->sq[index & req->sq_mask];
@@ -473,10 +476,8 @@ struct mrc_burst *mrc_burst_open(struct mrc_services *services, struct mrc_qp *q
 }
 
 static void add_seal(struct mrc_seal *seal, const struct mrc_burst *burst,
-                     struct mrc_packet *packet, const struct mrc_wire *wire, uint32_t pad,
-                     uint8_t *staged) {
-  const bool imm =
-      wire != NULL && packet->_kind == MRC_KIND_DATA && mrc_opcode_has_imm(wire->opcode);
+                     struct mrc_packet *packet, uint32_t pad, uint8_t *staged) {
+  const bool imm = packet->_kind <= MRC_KIND_COPY && packet->header_bytes == MRC_DATA_HEADER_BYTES;
   const struct mrc_sealing sealing = {.header = packet->header,
                                       .header_bytes = packet->header_bytes,
                                       .imm_bytes = imm ? MRC_IMM_BYTES : 0,
@@ -487,11 +488,10 @@ static void add_seal(struct mrc_seal *seal, const struct mrc_burst *burst,
   mrc_seal_close(seal, &sealing, packet->trailer, staged);
 }
 
-/* Adds the packet to the burst, with padding, and ICRC or seal. `wire` is NULL for a packet in the
-   middle of a message. The first packet sets the packet size of the burst; no later packet may be
-   longer. */
+/* Adds the packet to the burst, with padding, and ICRC or seal. The first packet sets the packet
+   size of the burst; no later packet may be longer. */
 static void end_packet(struct mrc_arena *arena, struct mrc_burst *burst, struct mrc_packet *packet,
-                       const struct mrc_wire *wire, uint32_t pad, bool icrc) {
+                       uint32_t pad, bool icrc) {
   mrc_assert(burst == &arena->bursts[arena->n_bursts - 1]);
   arena->used++;
   burst->n_packets++;
@@ -513,7 +513,7 @@ static void end_packet(struct mrc_arena *arena, struct mrc_burst *burst, struct 
   }
   memset(packet->trailer, 0, 8); /* padding, and an ICRC that nobody checks */
   if (sealed != NULL) {
-    add_seal(sealed, burst, packet, wire, pad, staged);
+    add_seal(sealed, burst, packet, pad, staged);
   } else {
     if (staged != NULL) memcpy(staged, packet->header, packet->header_bytes);
     const bool copies = staged != NULL && packet->payload_bytes > 0;
@@ -563,7 +563,7 @@ void mrc_burst_add(struct mrc_services *services, struct mrc_burst *burst, struc
   packet->payload_bytes = wire->payload_bytes;
   /* Endpoint messages have an ICRC on every QP. */
   const bool icrc = arena->icrc || kind == MRC_KIND_EV_PROBE || kind == MRC_KIND_ANSWER;
-  end_packet(arena, burst, packet, wire, wire->pad, icrc);
+  end_packet(arena, burst, packet, wire->pad, icrc);
 }
 
 /* Adds the data packet after the last one of the burst: the next one of its message, which has the
@@ -579,7 +579,55 @@ static void add_next(struct mrc_arena *arena, struct mrc_burst *burst, uint32_t 
   packet->header_bytes = before->header_bytes;
   packet->payload = before->payload + before->payload_bytes;
   packet->payload_bytes = before->payload_bytes;
-  end_packet(arena, burst, packet, NULL, 0, arena->icrc);
+  end_packet(arena, burst, packet, 0, arena->icrc);
+}
+
+/* An EV for the copy of a burst of `bytes`: on another plane that has room and delivers soon
+   enough; else another EV of its plane, or MRC_EV_NONE. */
+static uint16_t choose_for_copy(struct mrc_services *services, struct mrc_qp *qp,
+                                const struct mrc_burst *burst, uint32_t bytes) {
+  const uint32_t own = mrc_qp_plane_of(qp, burst);
+  uint32_t planes = mrc_qp_eligible_planes(services, qp) & ~mrc_qp_blocked(services, qp);
+  if ((planes & qp->choice.curbed) != 0) planes = within_weight(qp, planes);
+  uint32_t others = 0;
+  MRC_EACH_BIT(plane, planes & ~(1u << own))
+    if (mrc_evset_has_next(&qp->evset, plane) && !is_doubtful(qp, plane, services->now_ns))
+      others |= 1u << plane;
+  const int plane = mrc_spray_choose(services, qp, others, bytes);
+  const uint16_t ev = plane < 0 ? MRC_EV_NONE : mrc_evset_next(&qp->evset, (uint32_t)plane);
+  if (ev != MRC_EV_NONE || !mrc_qp_has_room(qp, own, bytes)) return ev;
+  return mrc_evset_other(&qp->evset, own, (uint16_t)burst->_ev);
+}
+
+/* Adds the same packets once more, on another EV. The window holds each packet once, with the EV on
+   which it left first: a copy that the network or the kernel drops is not missed. */
+static void add_copies(struct mrc_services *services, struct mrc_qp *qp,
+                       const struct mrc_burst *burst, uint64_t now_ns) {
+  struct mrc_arena *arena = &services->arena;
+  const uint32_t bytes = burst->n_packets * burst->packet_bytes;
+  const uint16_t ev =
+      mrc_arena_may_open(arena) ? choose_for_copy(services, qp, burst, bytes) : MRC_EV_NONE;
+  if (ev == MRC_EV_NONE) return;
+  struct mrc_burst *copies = mrc_burst_open(services, qp, ev, burst->tclass >> 2, MRC_ECN_CAPABLE);
+  for (int i = 0; i < burst->n_packets; i++) {
+    const struct mrc_packet *from = &burst->packets[i];
+    struct mrc_packet *packet = &arena->packets[arena->used];
+    memcpy(packet->header, from->header, from->header_bytes);
+    packet->header_bytes = from->header_bytes;
+    packet->payload = from->payload;
+    packet->payload_bytes = from->payload_bytes;
+    packet->_kind = MRC_KIND_COPY;
+    packet->_slot = from->_slot;
+    end_packet(arena, copies, packet, -from->payload_bytes & 3u, arena->icrc);
+    struct mrc_txslot *slot = mrc_txwin_slot(&qp->req.win, from->_slot);
+    slot->redundant = true;
+    slot->ev_lost = ev; /* if the kernel refuses the other one, it avoids this EV too */
+  }
+  const uint32_t plane = qp->evset.evs[ev].plane;
+  qp->planes[plane].share_bytes += bytes;
+  weigh(qp, plane, bytes);
+  MRC_EACH_BIT(each, 1u << plane | 1u << mrc_qp_plane_of(qp, burst))
+    if (qp->planes[each].copied_ns == 0) qp->planes[each].copied_ns = now_ns;
 }
 
 /* ---- 6. a PSN and a place in the window ---- */
@@ -672,7 +720,10 @@ static enum fill fill_burst(struct mrc_services *services, struct mrc_qp *qp, ui
                                     .tsr = true,
                                     .tx_timestamp = mrc_timestamp(now_ns)}};
   if (!next_candidate(services, qp, &next)) return FILL_DRY;
-  if (!mrc_arena_may_open(&services->arena)) return FILL_FULL;
+  struct mrc_arena *arena = &services->arena;
+  if (next.redundant && arena->n_bursts > 0 && arena->n_bursts + 2 > arena->capacity)
+    arena->capacity = arena->n_bursts; /* its copy would not fit: this transmit is full */
+  if (!mrc_arena_may_open(arena)) return FILL_FULL;
   const uint16_t ev = choose_ev(services, qp, next.avoid, next.by_timeout, next.wire.payload_bytes);
   if (ev == MRC_EV_NONE) return FILL_DRY;
   struct mrc_burst *burst = mrc_burst_open(services, qp, ev, next.dscp, MRC_ECN_CAPABLE);
@@ -683,6 +734,7 @@ static enum fill fill_burst(struct mrc_services *services, struct mrc_qp *qp, ui
     mrc_delivery_on_flight(&qp->planes[plane].delivery, now_ns);
   const uint32_t limit = burst_packets(services, qp, plane, next.wire.payload_bytes);
   const uint32_t first_psn = qp->req.win.next_psn;
+  const bool redundant = next.redundant;
   bool more = true;
   for (bool shorter = false; more && !shorter;) {
     const uint32_t bytes = next.wire.payload_bytes;
@@ -694,7 +746,8 @@ static enum fill fill_burst(struct mrc_services *services, struct mrc_qp *qp, ui
     if (burst->n_packets > 0 &&
         (burst->n_packets >= limit || !mrc_arena_has_room(&services->arena, burst) ||
          next.avoid == burst->_ev || packet_bytes > burst->packet_bytes ||
-         (next.dscp << 2 | MRC_ECN_CAPABLE) != burst->tclass || !mrc_qp_has_room(qp, plane, bytes)))
+         next.redundant != redundant || (next.dscp << 2 | MRC_ECN_CAPABLE) != burst->tclass ||
+         !mrc_qp_has_room(qp, plane, bytes)))
       break;
     shorter = burst->n_packets > 0 && packet_bytes < burst->packet_bytes;
     add_data(services, qp, burst, &next, now_ns);
@@ -703,6 +756,7 @@ static enum fill fill_burst(struct mrc_services *services, struct mrc_qp *qp, ui
   }
   qp->choice.most_share_bytes =
       mrc_max_u64(qp->choice.most_share_bytes, qp->planes[plane].share_bytes);
+  if (redundant) add_copies(services, qp, burst, now_ns);
   const struct mrc_requester *req = &qp->req;
   mrc_assert(mrc_txwin_outstanding(&req->win) <= req->win.psns);
   mrc_assert(mrc_psn_sub(req->win.next_psn, req->peer_next_psn) <= qp->attr.rts.peer_mpr);
@@ -731,22 +785,23 @@ bool mrc_requester_transmit(struct mrc_services *services, struct mrc_qp *qp, ui
 void mrc_requester_on_taken(struct mrc_services *services, struct mrc_qp *qp,
                             const struct mrc_burst *burst) {
   struct mrc_requester *req = &qp->req;
+  const bool copies = burst->packets[0]._kind == MRC_KIND_COPY;
   uint64_t packets = 0, bytes = 0, again = 0, again_bytes = 0;
   for (int i = 0; i < burst->n_packets; i++) {
     const struct mrc_packet *packet = &burst->packets[i];
-    mrc_assert(packet->_kind == MRC_KIND_DATA);
+    mrc_assert(packet->_kind <= MRC_KIND_COPY);
     if (!mrc_txwin_holds(&req->win, packet->_slot)) continue;
     const struct mrc_txslot *slot = mrc_txwin_slot(&req->win, packet->_slot);
     packets++;
     bytes += slot->bytes;
-    if (slot->tries < 2) continue;
+    if (slot->tries < 2 || copies) continue;
     again++;
     again_bytes += slot->bytes;
   }
   struct mrc_ev *ev = &qp->evset.evs[burst->_ev];
   struct mrc_plane *plane = &qp->planes[mrc_qp_plane_of(qp, burst)];
   req->sent_packets += packets;
-  req->first_sent_bytes += bytes - again_bytes;
+  if (!copies) req->first_sent_bytes += bytes - again_bytes;
   req->retransmitted_packets += again;
   ev->packets += packets;
   ev->bytes += bytes;
@@ -755,11 +810,18 @@ void mrc_requester_on_taken(struct mrc_services *services, struct mrc_qp *qp,
   mrc_count(services, MRC_COUNTER_TX_DATA, packets);
   mrc_count(services, MRC_COUNTER_TX_BYTES, bytes);
   mrc_count(services, MRC_COUNTER_TX_RETRANSMITTED, again);
+  if (copies) mrc_count(services, MRC_COUNTER_TX_REDUNDANT, packets);
 }
 
 void mrc_requester_on_refused(struct mrc_services *services, struct mrc_qp *qp,
                               const struct mrc_packet *packet) {
   struct mrc_requester *req = &qp->req;
+  if (packet->_kind == MRC_KIND_COPY) { /* the other one leaves alone, or has another try */
+    struct mrc_txslot *slot = mrc_txwin_slot(&req->win, packet->_slot);
+    slot->redundant = false;
+    slot->ev_lost = MRC_TX_NONE;
+    return;
+  }
   if (packet->_kind == MRC_KIND_PROBE) {
     req->probe.outstanding = false;
     req->probe.wanted = true;

@@ -89,6 +89,7 @@ struct mrc_seal;
 /* Kind of a packet in a burst; the commit treats each kind differently. */
 enum mrc_packet_kind {
   MRC_KIND_DATA,
+  MRC_KIND_COPY, /* of a packet of a redundant write; its packet in the window is the other one */
   MRC_KIND_SACK,
   MRC_KIND_NACK,
   MRC_KIND_ACK,

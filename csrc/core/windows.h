@@ -65,7 +65,7 @@ static inline uint32_t mrc_bitmap_find(const struct mrc_bitmap *map, uint32_t ps
 
 #define MRC_TX_NONE UINT16_MAX   /* no slot, no EV */
 #define MRC_TXWIN_MAX_PSNS 32768 /* so that no slot of the ring is MRC_TX_NONE */
-#define MRC_TX_MAX_TRIES 15      /* tries are counted up to this; no caller needs more than 4 */
+#define MRC_TX_MAX_TRIES 7       /* tries are counted up to this; no caller needs more than 4 */
 
 enum mrc_tx_state {
   MRC_TX_FREE,
@@ -85,7 +85,8 @@ struct mrc_txslot {
   uint16_t older;   /* neighbours in its plane's list of packets in flight, or MRC_TX_NONE */
   uint16_t newer;
   uint8_t state : 3;       /* enum mrc_tx_state */
-  uint8_t tries : 4;       /* transmissions that the kernel took, saturating */
+  uint8_t tries : 3;       /* transmissions that the kernel took, saturating */
+  uint8_t redundant : 1;   /* a copy left at the same time on another EV */
   uint8_t reinjected : 1;  /* sent again on another plane without evidence of loss */
   uint8_t plane : 5;       /* index of the plane that it left on */
   uint8_t of_original : 1; /* acknowledged, perhaps because an earlier transmission arrived */
@@ -210,7 +211,8 @@ struct mrc_wqe {
   uint32_t mr;              /* index of the MR that it reads from, or MRC_MR_NONE when empty */
   uint16_t rqmsn;           /* counts messages with immediate, from 0 */
   uint16_t part_words : 13; /* payload of each packet but a shorter last one, in units of 4 bytes */
-  uint16_t opcode : 2;      /* enum mrc_wr_opcode */
+  uint16_t opcode : 1;      /* enum mrc_wr_opcode */
+  uint16_t redundant : 1;   /* each packet leaves twice */
   uint16_t unsignaled : 1;  /* the next signaled one completes for it too */
 };
 
@@ -259,6 +261,7 @@ struct mrc_requester {
   uint64_t probed_ns;     /* when the last reliability probe was requested */
   uint64_t probe_wait_ns; /* current wait before the next one; doubles */
   uint32_t timeouts;      /* in a row; refusals count too */
+  uint32_t fruitless;     /* timeouts since bytes were last acknowledged */
   uint32_t refused_psn;   /* first PSN that the peer refused since the last progress */
   bool refused;           /* refused_psn is valid */
   bool one_window;        /* all planes share the window of the first; else each has its own */
@@ -490,6 +493,7 @@ struct mrc_responder {
   uint8_t last_port;    /* port of the newest packet; 0: none yet */
   uint8_t nak_syndrome; /* why the QP failed, the answer to later packets; 0: none */
   bool ack_wanted;      /* a transport ACK (or the NAK) is due */
+  bool ack_each;        /* with each SACK: a packet came twice, so its writer may fear losses */
   bool sack_now;        /* all unreported news is due */
   bool recorded;        /* placed bytes also count as RX_RECORDED */
   struct mrc_sack_trigger last_trigger; /* the last one used; for SACKs without a trigger */

@@ -96,7 +96,8 @@ void mrc_audit_posted(struct mrc_audit *audit, const struct mrc_wr *wr) {
                                                      .bytes = bytes,
                                                      .imm = wr->imm,
                                                      .has_imm = wr->opcode == MRC_WR_WRITE_IMM,
-                                                     .unsignaled = wr->unsignaled != 0};
+                                                     .unsignaled = wr->unsignaled != 0,
+                                                     .redundant = wr->redundant != 0};
   audit->used_bytes += bytes;
   mrc_assert(audit->used_bytes <= audit->memory_bytes);
   make_source(audit);
@@ -165,6 +166,15 @@ static bool has_other_ev(const struct mrc_audit *audit, uint32_t ev, uint32_t us
   return false;
 }
 
+/* The WR of a PSN that was sent. */
+static const struct mrc_audit_wr *wr_of(const struct mrc_audit *audit, uint64_t number) {
+  uint64_t i = audit->opened;
+  while (i > 1 && audit->wrs[i - 2].last >= number)
+    i--;
+  mrc_assert(i > 0);
+  return &audit->wrs[i - 1];
+}
+
 static void data_sent(struct mrc_audit *audit, const struct mrc_wire *packet, uint32_t ev,
                       uint32_t port, uint32_t usable_ports) {
   int64_t number = number_of(packet->psn, audit->sq_psn, audit->acked_cum);
@@ -173,12 +183,22 @@ static void data_sent(struct mrc_audit *audit, const struct mrc_wire *packet, ui
   /* the requester does not read the memory of a completed WR */
   mrc_assert(!audit->completed || (uint64_t)number > audit->wrs[audit->completed - 1].last);
   struct mrc_audit_sent *sent = &audit->sent[number % MRC_AUDIT_WINDOW];
-  bool again = sent->number == (uint64_t)number;
-  mrc_assert(packet->rtx == again);
+  const bool seen = sent->number == (uint64_t)number, again = packet->rtx;
+  mrc_assert(seen || !again);
   audit->data_packets++;
   audit->sent_planes |= 1u << (port - 1);
   audit->retransmitted += again;
+  if (seen && !again) { /* a copy: once, of a redundant write, on another EV, if any */
+    mrc_assert(!sent->repeated && wr_of(audit, (uint64_t)number)->redundant);
+    mrc_assert(sent->ev != ev || !has_other_ev(audit, ev, usable_ports));
+    mrc_assert(sent->bytes == packet->payload_bytes);
+    sent->repeated = true;
+    sent->ev = UINT32_MAX; /* the kernel may have refused the first: either may be the copy */
+    audit->copies++;
+    return;
+  }
   if (again) {
+    sent->repeated = true;
     mrc_assert(sent->bytes == packet->payload_bytes);
     mrc_assert(sent->ev != ev ||
                !has_other_ev(audit, ev, usable_ports)); /* on another EV, if any */

@@ -23,6 +23,7 @@ struct mrc_audit_sent {
   uint32_t ev;     /* of the last transmission */
   uint32_t bytes;  /* payload */
   bool acked;      /* by a SACK or ACK that the engine accepted */
+  bool repeated;   /* a copy left, or a retransmission: no copy may follow */
 };
 
 /* One posted WR. */
@@ -33,6 +34,7 @@ struct mrc_audit_wr {
   uint32_t imm;
   bool has_imm;
   bool unsignaled;
+  bool redundant;
 };
 
 struct mrc_audit {
@@ -57,6 +59,7 @@ struct mrc_audit {
   uint64_t data_packets;
   uint32_t sent_planes;   /* mask of planes with data sent since the last mrc_audit_state */
   uint64_t retransmitted; /* data packets with the rtx bit */
+  uint64_t copies;        /* second packets of redundant writes */
   struct mrc_audit_sent sent[MRC_AUDIT_WINDOW];
   /* work requests, in posting order */
   struct mrc_audit_wr *wrs;

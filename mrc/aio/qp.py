@@ -261,16 +261,19 @@ class QP:
         length: int | None = None,
         local_offset: int = 0,
         remote_offset: int = 0,
+        redundant: bool = False,
         timeout: float | None = None,
     ) -> Completion:
         """Writes a range of `mr` into the peer's memory; returns when the peer has all of it.
 
         `length` is in bytes and defaults to the rest of `mr`. A range above 4 GiB - 1 byte is sent
         as several messages. Raises CompletionError when the write fails, PeerGoneError when the
-        peer ends before it has answered, TimeoutError after `timeout` seconds.
+        peer ends before it has answered, TimeoutError after `timeout` seconds. The packets of a
+        `redundant` write, of 64 KiB at most, leave on two planes at once, and the first arrival
+        counts: a lost packet delays it rarely, and it loads the planes twice.
         """
         return await self._write(
-            Write(mr, remote, None, length, local_offset, remote_offset), timeout
+            Write(mr, remote, None, length, local_offset, remote_offset, redundant), timeout
         )
 
     async def write_imm(
@@ -282,11 +285,12 @@ class QP:
         length: int | None = None,
         local_offset: int = 0,
         remote_offset: int = 0,
+        redundant: bool = False,
         timeout: float | None = None,
     ) -> Completion:
         """As `write`; then the peer gets the 32-bit `imm`, in order. Without `mr`: no bytes."""
         return await self._write(
-            Write(mr, remote, imm, length, local_offset, remote_offset), timeout
+            Write(mr, remote, imm, length, local_offset, remote_offset, redundant), timeout
         )
 
     def post(
@@ -298,6 +302,7 @@ class QP:
         length: int | None = None,
         local_offset: int = 0,
         remote_offset: int = 0,
+        redundant: bool = False,
     ) -> asyncio.Future[Completion]:
         """Starts a `write`, or with `imm` a `write_imm`, and returns the future of its completion.
 
@@ -305,7 +310,9 @@ class QP:
         QueueFullError when the send queue is full (`write` waits instead), and ArgumentError for
         more than 4 GiB - 1 byte.
         """
-        return self.post_many((Write(mr, remote, imm, length, local_offset, remote_offset),))
+        return self.post_many(
+            (Write(mr, remote, imm, length, local_offset, remote_offset, redundant),)
+        )
 
     def post_many(self, writes: Iterable[Write]) -> asyncio.Future[Completion]:
         """Starts a batch of writes and returns the future of their common completion.

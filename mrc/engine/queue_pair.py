@@ -40,8 +40,8 @@ class WrOpcode(IntEnum):
 MAX_MESSAGE_BYTES = 0xFFFFFFFF
 _PIECE_BYTES = 1 << 30  # of a write beyond MAX_MESSAGE_BYTES
 _POST, _WRITE, _WRITE_IMM = map(int, (CommandOp.QP_POST_MANY, WrOpcode.WRITE, WrOpcode.WRITE_IMM))
-# struct mrc_wr: wr_id, local, va, lkey, rkey, bytes, imm, opcode, unsignaled
-_WR = struct.Struct("=QQQIIIIBB6x")
+# struct mrc_wr: wr_id, local, va, lkey, rkey, bytes, imm, opcode, unsignaled, redundant
+_WR = struct.Struct("=QQQIIIIBBB5x")
 _WORDS, _LOCAL, _VA = _WR.size // 8, 1, 2  # words of 64 bits, and the indices of two of them
 _UNSIGNALED = -7  # index in the last work request
 _RESERVED_QPNS = 3  # 0..2: management QPs and the destination of endpoint requests
@@ -307,6 +307,8 @@ class Write(NamedTuple):
     """Bytes from the start of `mr`."""
     remote_offset: int = 0
     """Bytes from the start of `remote`."""
+    redundant: bool = False
+    """Whether each packet leaves on two planes at once; up to 64 KiB."""
 
 
 def size_of(write: Write) -> int:
@@ -388,9 +390,11 @@ class Writes:
                     raise ArgumentError("length: a write of no bytes needs an imm")
             elif not 0 <= imm <= 0xFFFFFFFF:
                 raise ArgumentError(f"imm: {imm} does not fit 32 bits")
-            opcode = _WRITE if imm is None else _WRITE_IMM
+            opcode, twice = _WRITE if imm is None else _WRITE_IMM, write.redundant
+            if twice and length > limits.MAX_REDUNDANT:
+                raise ArgumentError(f"length: {length} of a redundant write is above 64 KiB")
             try:
-                packed += _WR.pack(wr_id, local, va, lkey, rkey, length, imm or 0, opcode, 1)
+                packed += _WR.pack(wr_id, local, va, lkey, rkey, length, imm or 0, opcode, 1, twice)
             except struct.error as error:
                 raise _not_memory(remote) from error
             size += length
@@ -427,7 +431,7 @@ class Writes:
                 memory.range(min(at), length)
                 memory.range(max(at), length)
         try:
-            request = _WR.pack(wr_id, 0, 0, mr.key, remote.rkey, length, 0, _WRITE, 1)
+            request = _WR.pack(wr_id, 0, 0, mr.key, remote.rkey, length, 0, _WRITE, 1, False)
             packed = bytearray(request * count)
             # No Python code runs for a single write, except to add its offsets.
             with memoryview(packed) as view, view.cast("Q") as words:

@@ -228,9 +228,10 @@ static struct mrc_wr make_wr(struct mrc_pair *pair, const struct mrc_pair_end *e
   };
 }
 
-static int post(struct mrc_pair *pair, int index, uint32_t bytes, uint8_t opcode) {
+static int post(struct mrc_pair *pair, int index, uint32_t bytes, uint8_t opcode, bool twice) {
   struct mrc_pair_end *end = pair->ends[index];
-  const struct mrc_wr wr = make_wr(pair, end, 0, bytes, opcode);
+  struct mrc_wr wr = make_wr(pair, end, 0, bytes, opcode);
+  wr.redundant = twice;
   const int error = mrc_qp_post(pair->hosts[end->host].engine, end->qpn, &wr, 1, pair->now_ns);
   if (error == 0) mrc_audit_posted(&end->audit, &wr);
   mrc_pair_kick(pair, end->host);
@@ -255,11 +256,15 @@ int mrc_pair_write_list(struct mrc_pair *pair, int index, const uint32_t *bytes,
 }
 
 int mrc_pair_write(struct mrc_pair *pair, int end, uint32_t bytes) {
-  return post(pair, end, bytes, MRC_WR_WRITE);
+  return post(pair, end, bytes, MRC_WR_WRITE, false);
 }
 
 int mrc_pair_write_imm(struct mrc_pair *pair, int end, uint32_t bytes) {
-  return post(pair, end, bytes, MRC_WR_WRITE_IMM);
+  return post(pair, end, bytes, MRC_WR_WRITE_IMM, false);
+}
+
+int mrc_pair_write_twice(struct mrc_pair *pair, int end, uint32_t bytes, bool imm) {
+  return post(pair, end, bytes, imm ? MRC_WR_WRITE_IMM : MRC_WR_WRITE, true);
 }
 
 static bool all_done(const struct mrc_pair *pair) {

@@ -47,6 +47,8 @@ void mrc_pair_destroy_qp(struct mrc_pair *pair, int end);
 /* Posts a write of the next `bytes` of the end's memory. Returns the result of mrc_qp_post. */
 int mrc_pair_write(struct mrc_pair *pair, int end, uint32_t bytes);
 int mrc_pair_write_imm(struct mrc_pair *pair, int end, uint32_t bytes);
+/* The same for a write, or with `imm` a WriteIMM, each of whose packets leaves twice. */
+int mrc_pair_write_twice(struct mrc_pair *pair, int end, uint32_t bytes, bool imm);
 /* Posts n writes, all but the last one unsignaled. */
 int mrc_pair_write_list(struct mrc_pair *pair, int end, const uint32_t *bytes, uint32_t n);
 /* Runs until all WRs of all ends are completed; false if some are not after `budget_ns`. */

@@ -144,6 +144,7 @@ struct run {
   int faults;  /* still to inject */
   bool mute;   /* nothing passes the late planes */
   bool weighs;
+  bool doubles; /* some writes are redundant */
   bool joined[MRC_PAIR_MAX_ENDS];
   bool dies; /* retries are finite, and at the end the network goes silent instead of healing */
 };
@@ -156,8 +157,10 @@ static void post(struct run *run) {
   uint32_t bytes = draw_bytes(&run->prng, e->audit.path_mtu);
   if (bytes > room) bytes = 0;
   const bool imm = one_in(&run->prng, 3) || bytes == 0;
-  const int error =
-      imm ? mrc_pair_write_imm(run->pair, end, bytes) : mrc_pair_write(run->pair, end, bytes);
+  const bool twice = run->doubles && bytes <= MRC_MAX_REDUNDANT && one_in(&run->control, 2);
+  const int error = twice ? mrc_pair_write_twice(run->pair, end, bytes, imm)
+                    : imm ? mrc_pair_write_imm(run->pair, end, bytes)
+                          : mrc_pair_write(run->pair, end, bytes);
   mrc_assert(error == 0 || error == -ENOBUFS || (error == -EPERM && (e->ended || run->dies)));
 }
 
@@ -346,10 +349,10 @@ static void tell(const struct mrc_pair *pair) {
   for (int i = 0; i < pair->n_ends; i++) {
     const struct mrc_pair_end *end = pair->ends[i];
     printf("end %d at %d: MTU %u, MPR %u, timeout %u, cc %u, %" PRIu64 " WRs, %" PRIu64
-           " bytes, %" PRIu64 " packets, %" PRIu64 " retransmitted\n",
+           " bytes, %" PRIu64 " packets, %" PRIu64 " retransmitted, %" PRIu64 " copies\n",
            i, end->host, end->audit.path_mtu, end->audit.mpr, end->attr.rts.timeout,
            end->attr.rts.cc, end->audit.n_wrs, end->audit.used_bytes, end->audit.data_packets,
-           end->audit.retransmitted);
+           end->audit.retransmitted, end->audit.copies);
   }
 }
 
@@ -362,6 +365,7 @@ static uint64_t run_once(void) {
   run.control.state = config.seed + 1;
   run.mute = config.late > 0 && one_in(&run.control, 4);
   run.weighs = one_in(&run.control, 4);
+  run.doubles = one_in(&run.control, 3);
   for (int plane = config.planes - config.late + 1; run.mute && plane <= config.planes; plane++)
     mrc_pair_silence(run.pair, plane, true);
   const int n_qps = 1 + (int)below(&run.prng, MAX_QPS);

@@ -188,12 +188,14 @@ class World:
             one(lengths, shape),
             one(offsets, shape // 5),
             one(offsets, shape // 20),
+            shape % 11 == 0,
         )
 
     async def write(self, qp: int, *numbers: int) -> None:
         each, on = self.write_of(*numbers), one(self.qps, qp)
         ranges = {"length": each.length, "local_offset": each.local_offset,
-                  "remote_offset": each.remote_offset, "timeout": one(TIMES, qp // 5)}  # fmt: skip
+                  "remote_offset": each.remote_offset, "redundant": each.redundant,
+                  "timeout": one(TIMES, qp // 5)}  # fmt: skip
         if each.imm is None:
             await on.write(each.mr, each.remote, **ranges)
         else:
@@ -201,7 +203,7 @@ class World:
 
     async def post(self, qp: int, *numbers: int) -> None:
         mr, remote, imm, *ranges = self.write_of(*numbers)
-        names = ("length", "local_offset", "remote_offset")
+        names = ("length", "local_offset", "remote_offset", "redundant")
         await one(self.qps, qp).post(mr, remote, imm=imm, **dict(zip(names, ranges, strict=True)))
 
     async def post_many(self, qp: int, count: int, *numbers: int) -> None:

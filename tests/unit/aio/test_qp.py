@@ -138,7 +138,7 @@ async def test_write__offsets_touch_nothing_else() -> None:
         ({"remote_offset": -1}, "remote_offset"),
     ],
 )
-async def test_write__a_range_outside_the_memory(options: dict[str, int], argument: str) -> None:
+async def test_write__a_range_outside_the_memory(options: dict[str, Any], argument: str) -> None:
     async with (
         connected_pair() as pair,
         pair.near_context.register(bytes(100), access=READ) as mr,

@@ -116,6 +116,22 @@ async def test_post_many__in_order_and_all_of_them() -> None:
         assert (await pair.near.post_many([])).bytes == 0
 
 
+async def test_write__redundant() -> None:
+    data, target = pattern(20000), bytearray(20000)
+    async with (
+        connected_pair() as pair,
+        pair.near_context.register(data) as source,
+        pair.far_context.register(target, access=WRITE) as mr,
+    ):
+        await pair.near.write(source, mr.remote, redundant=True)
+        assert target == data
+        await pair.near.post(source, mr.remote, imm=3, length=64, redundant=True)
+        assert (await anext(pair.far.immediates(timeout=BUDGET_SECONDS))).imm == 3
+        counters = await pair.near_context.counters()
+        assert counters["TX_REDUNDANT"] > 0
+        assert (await pair.far_context.counters())["RX_BYTES"] == 20064
+
+
 async def test_post_many__without_room_starts_none() -> None:
     async with connected_pair(queues=Queues(sq_depth=16)) as pair:
         with pytest.raises(QueueFullError, match="send queue: 16 of 16, needed: 17"):
@@ -187,9 +203,11 @@ async def test_write__in_pieces_when_too_large(monkeypatch: pytest.MonkeyPatch) 
         assert target == bytes(50) + data[100:15_100] + bytes(4_950)
         assert (await pair.near.write(source, mr.remote)).bytes == 20_000
         assert target == data
-        for wrong in ({"local_offset": 9_000}, {"remote_offset": 9_000}, {"length": 20_001}):
+        for length, local, remote in ((15_000, 9_000, 0), (15_000, 0, 9_000), (20_001, 0, 0)):
             with pytest.raises(ArgumentError, match="is not inside"):
-                await pair.near.write(source, mr.remote, **{"length": 15_000, **wrong})
+                await pair.near.write(
+                    source, mr.remote, length=length, local_offset=local, remote_offset=remote
+                )
 
 
 # ---- Waits and calls that have to end -----------------------------------------------------------

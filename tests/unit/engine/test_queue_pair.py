@@ -14,6 +14,7 @@ import weakref
 from array import array
 from collections import deque
 from collections.abc import Callable, Iterator
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -21,6 +22,7 @@ import walls
 from endpoints import connected_pair
 from models.library import library
 
+from mrc import limits
 from mrc.engine import engine, queue_pair
 from mrc.engine.memory import MR, HeldBuffer, RemoteMemory, random_key
 from mrc.engine.native import CData, Command, StructQueue, check, ffi, names_of
@@ -169,10 +171,11 @@ def requests(asked: Writes) -> list[tuple[int, ...]]:
 
 def test_layout__is_that_of_the_c_struct() -> None:
     assert ffi.sizeof("struct mrc_wr") == queue_pair._WR.size
-    fields = ("wr_id", "local", "va", "lkey", "rkey", "bytes", "imm", "opcode", "unsignaled")
-    packed = queue_pair._WR.pack(*range(1, 10))
+    fields = ["wr_id", "local", "va", "lkey", "rkey", "bytes", "imm", "opcode"]
+    fields += ["unsignaled", "redundant"]
+    packed = queue_pair._WR.pack(*range(1, 11))
     wr = ffi.cast("struct mrc_wr *", ffi.from_buffer(packed))
-    assert [getattr(wr, field) for field in fields] == list(range(1, 10))
+    assert [getattr(wr, field) for field in fields] == list(range(1, 11))
     for index, field in ((queue_pair._LOCAL, "local"), (queue_pair._VA, "va")):
         assert ffi.offsetof("struct mrc_wr", field) == 8 * index
     end = ffi.sizeof("struct mrc_wr") + queue_pair._UNSIGNALED
@@ -201,6 +204,13 @@ def test_fill__only_the_last_of_many_is_signaled(mr: MR) -> None:
     assert [request[-1] for request in found] == [1, 1, 0]
     assert [request[5:7] for request in found] == [(100, 8), (4, 0), (0, 9)]
     assert (asked.count, asked.size, asked.mrs) == (3, 104, [mr, mr])
+
+
+def test_fill__a_redundant_write(mr: MR) -> None:
+    writes = [Write(mr, HUGE, redundant=True), Write(mr, HUGE, imm=1)]
+    command = filled(Writes.of(QUEUE, 3, writes))
+    array = ffi.cast("struct mrc_wr *", command.pointer)
+    assert [array[i].redundant for i in range(2)] == [1, 0]
 
 
 def test_fill__scattered(mr: MR) -> None:
@@ -240,6 +250,17 @@ def test_fill__a_command_after_writes() -> None:
 def test_of__what_is_refused(mr: MR, asked: dict[str, Any], argument: str) -> None:
     with pytest.raises(ArgumentError, match=argument):
         Writes.of(QUEUE, 1, [Write(imm=1), Write(mr, HUGE)._replace(**asked)])
+
+
+def test_of__more_than_a_redundant_write_carries() -> None:
+    held: Any = SimpleNamespace(key=1, range=RemoteMemory(0, 1, 1 << 20).range)
+    for length in (limits.MAX_REDUNDANT, limits.MAX_REDUNDANT + 1):
+        write = Write(held, HUGE, length=length, redundant=True)
+        if length == limits.MAX_REDUNDANT:
+            assert Writes.of(QUEUE, 1, [write]).size == length
+        else:
+            with pytest.raises(ArgumentError, match="length: 65537 of a redundant write"):
+                Writes.of(QUEUE, 1, [write])
 
 
 def test_of__more_than_a_message_carries(mr: MR) -> None:
