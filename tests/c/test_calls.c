@@ -153,7 +153,8 @@ TEST(test_qp_modify__refuses_attributes) {
   }
 }
 
-TEST(test_set_evs_and_peer__in_init_only) {
+/* In RTR and RTS they add: EVs that are new, and sources, also known ones. */
+TEST(test_set_evs_and_peer__in_which_states) {
   EACH_OF(uint32_t, state, MRC_QP_RESET, MRC_QP_ERROR + 1) {
     ENGINE engine = engine_in(state);
     const int expected = state == MRC_QP_INIT ? 0 : -EINVAL;
@@ -161,7 +162,8 @@ TEST(test_set_evs_and_peer__in_init_only) {
     CHECK_EQ(mrc_qp_set_evs(engine, 0x999, &good_ev, 1), -ENOENT);
     CHECK_EQ(mrc_qp_set_peer(engine, 0x999, &good_source, 1), -ENOENT);
     if (state != MRC_QP_INIT)
-      CHECK_EQ(mrc_qp_set_peer(engine, good_attr.create.qpn, &good_source, 1), -EINVAL);
+      CHECK_EQ(mrc_qp_set_peer(engine, good_attr.create.qpn, &good_source, 1),
+               state == MRC_QP_RTR || state == MRC_QP_RTS ? 0 : -EINVAL);
     CHECK_EQ(mrc_qp_set_peer(engine, good_attr.create.qpn, &good_source, 0), -EINVAL);
     CHECK_EQ(mrc_qp_set_peer(engine, good_attr.create.qpn, &good_source, MRC_MAX_PEER_SOURCES + 1),
              -EINVAL);
