@@ -173,6 +173,13 @@ static void on_proved(struct mrc_services *services, const struct mrc_qp *provin
 #define HEALTH_TIMEOUT_FLOOR_NS 10000000ull /* minimum timeout of a probe */
 #define PATIENT_NS 1000000000ull            /* timeout of a patient one */
 #define PATIENT_AFTER 3                     /* probes in a row that timed out */
+#define BACKUP_NS 1000000000ull             /* between probes of a backup that is not needed */
+
+/* The backups that carry nothing, because another plane works: their links may have a price. */
+static uint32_t spare_planes(const struct mrc_services *services, const struct mrc_qp *qp) {
+  const bool spare = (mrc_qp_planes(services, qp, false) & ~qp->choice.backups) != 0;
+  return spare ? qp->choice.backups : 0;
+}
 
 /* Probes are as large as a full packet: a path is not trusted if its MTU shrank, or if full packets
    are slow on it. After a probe without an answer the next one is small, because the path is
@@ -224,9 +231,14 @@ static uint64_t probe_planes(struct mrc_services *services, struct mrc_qp *qp, b
                              uint64_t now_ns) {
   uint64_t next_ns = MRC_NEVER;
   const uint32_t up = mrc_evset_on_ports(&qp->evset, services->ports.up);
+  const uint32_t spare = spare_planes(services, qp);
   MRC_EACH_BIT(index, qp->evset.plane_mask & ~qp->evset.unproven) {
     struct mrc_plane *plane = &qp->planes[index];
     if (!plane->suspended || (up >> index & 1) == 0) continue;
+    /* A backup that is needed now does not wait any longer. */
+    const uint64_t slowest_ns = now_ns + mrc_probation_interval_ns(&plane->probation, qp->noise_ns);
+    if ((spare >> index & 1) == 0 && plane->probation.next_ns != MRC_NEVER)
+      plane->probation.next_ns = mrc_min_u64(plane->probation.next_ns, slowest_ns);
     if (now_ns >= plane->probation.next_ns && *room) {
       /* The EV whose probe may bring the plane back: each in turn, the rotation first, until one
          answers. That one is probed again, because the others may be dead. */
@@ -234,7 +246,7 @@ static uint64_t probe_planes(struct mrc_services *services, struct mrc_qp *qp, b
       const bool answered = ev != MRC_EV_NONE && plane->probation.successes > 0;
       if (!answered || mrc_ev_is_barred(&qp->evset.evs[ev]))
         ev = mrc_evset_after(&qp->evset, index, ev);
-      probe_patiently(services, qp, ev);
+      if ((spare >> index & 1) == 0) probe_patiently(services, qp, ev);
       *room = probe_for(services, qp, ev, MRC_EV_PROBE_PLANE, &plane->probation, now_ns);
       if (*room) plane->probed_ev = ev;
     }
@@ -272,6 +284,23 @@ void mrc_ev_probe_on_deadline(struct mrc_services *services, struct mrc_qp *qp, 
   qp->ev_probe_ns = mrc_min_u64(qp->ev_probe_ns, now_ns + longest_ns);
 }
 
+void mrc_ev_probe_backups(struct mrc_services *services, struct mrc_qp *qp, uint64_t now_ns) {
+  qp->backup_probe_ns = now_ns + BACKUP_NS;
+  MRC_EACH_BIT(index, spare_planes(services, qp) & mrc_qp_planes(services, qp, false)) {
+    const struct mrc_plane *plane = &qp->planes[index];
+    if (qp->req.win.lists[index].oldest != MRC_TX_NONE) continue; /* it carries data yet */
+    const uint64_t floor_ns = mrc_floor_ns(HEALTH_TIMEOUT_FLOOR_NS, qp->noise_ns);
+    const uint64_t overdue_ns = plane->rtt.smooth_ns != 0 ? mrc_rtt_overdue_ns(&plane->rtt, 0) : 0;
+    const struct mrc_ev_probe probe = {
+        .ev = mrc_evset_any(&qp->evset, index),
+        .qp = qp,
+        .timeout_ns = overdue_ns != 0 ? mrc_max_u64(2 * overdue_ns, floor_ns) : PATIENT_NS,
+        .purpose = MRC_EV_PROBE_BACKUP};
+    if (probe.ev != MRC_EV_NONE && mrc_probes_start(&services->probes, &qp->probes, &probe) == NULL)
+      return; /* no slot: in a second */
+  }
+}
+
 /* Without the time that the probe waited at the peer. */
 static uint64_t round_trip_ns(const struct mrc_ev_probe *probe, uint64_t now_ns) {
   return now_ns - probe->sent_ns - probe->waited_ns;
@@ -304,8 +333,17 @@ static void on_probe_failure(struct mrc_services *services, const struct mrc_ev_
     mrc_reverse_on_failure(qp, plane, probe->ev, probe->sent_ns != 0);
   if (probe->purpose == MRC_EV_PROBE_EV)
     mrc_probation_on_timeout(&ev->probation, qp->noise_ns, now_ns);
-  if (probe->purpose == MRC_EV_PROBE_PLANE)
-    mrc_probation_on_timeout(&qp->planes[plane].probation, qp->noise_ns, now_ns);
+  if (probe->purpose == MRC_EV_PROBE_PLANE) {
+    struct mrc_probation *probation = &qp->planes[plane].probation;
+    mrc_probation_on_timeout(probation, qp->noise_ns, now_ns);
+    if ((spare_planes(services, qp) >> plane & 1) != 0 && probation->doublings > PATIENT_AFTER)
+      probation->next_ns = mrc_max_u64(probation->next_ns, now_ns + BACKUP_NS);
+  }
+  if (probe->purpose == MRC_EV_PROBE_BACKUP && error == -ETIMEDOUT) {
+    qp->backup_probe_ns = 0; /* again at once: one probe may get lost */
+    if (!qp->planes[plane].suspended && ++qp->planes[plane].strikes >= MRC_LOSS_STRIKES)
+      mrc_health_suspend_plane(services, qp, plane, MRC_REASON_SILENCE, now_ns);
+  }
   if (probe->purpose == MRC_EV_PROBE_PATIENT) qp->planes[plane].patient = false;
   if (probe->purpose == MRC_EV_PROBE_EV || probe->purpose == MRC_EV_PROBE_PLANE)
     qp->ev_probe_ns = 0; /* check again at once */
@@ -359,7 +397,13 @@ static void on_probe_answer(struct mrc_services *services, const struct mrc_ev_p
   mrc_ev_probe_measured(qp, probe->ev, probe->sent_ns, rtt_ns);
   /* Until data flows: a dead path would lose answers to the peer's probes. */
   if (qp->state == MRC_QP_RTR) qp->planes[plane].reverse_ev = probe->ev;
-  if (probe->purpose == MRC_EV_PROBE_COMMAND)
+  if (probe->purpose == MRC_EV_PROBE_BACKUP) {
+    struct mrc_rtt *rtt = &qp->planes[plane].rtt;
+    const uint64_t base_ns = rtt->base_ns;
+    mrc_rtt_sample(rtt, rtt_ns);
+    if (base_ns != 0) rtt->base_ns = base_ns; /* that of data, which takes longer */
+    qp->planes[plane].strikes = 0;
+  } else if (probe->purpose == MRC_EV_PROBE_COMMAND)
     end_command(services, probe, 0, ce, now_ns);
   else if (probe->purpose == MRC_EV_PROBE_REVERSE)
     mrc_reverse_on_answer(qp, plane, probe->ev, rtt_ns);

@@ -129,5 +129,8 @@ void mrc_endpoint_expire(struct mrc_services *services, struct mrc_endpoint *end
 /* At qp->ev_probe_ns, in RTS: queues the probes that are due for EVs and planes on probation, and
    sets that time anew. */
 void mrc_ev_probe_on_deadline(struct mrc_services *services, struct mrc_qp *qp, uint64_t now_ns);
+/* At qp->backup_probe_ns, while the QP carries data: probes backups that carry none, so that their
+   round trip is known, and a dead one is suspended before it is needed. */
+void mrc_ev_probe_backups(struct mrc_services *services, struct mrc_qp *qp, uint64_t now_ns);
 /* Takes in the round trip of an answered probe, whatever the probe was for. */
 void mrc_ev_probe_measured(struct mrc_qp *qp, uint16_t ev, uint64_t sent_ns, uint64_t rtt_ns);

@@ -149,7 +149,7 @@ static void on_ev_feedback(struct mrc_services *services, struct mrc_qp *qp,
   const uint32_t plane = qp->evset.evs[ev].plane;
   if (ack->rtt_ns == 0) ack->plane = plane;
   qp->planes[plane].doubted_ns = 0; /* also a packet that was sent again elsewhere proves it */
-  qp->planes[plane].copied_ns = 0;
+  qp->planes[plane].copied_units = 0;
   if (sack->m == MRC_M_ALWAYS_SKIP) {
     mrc_health_distrust_ev(services, qp, ev, MRC_REASON_PEER, now_ns);
     return;
@@ -574,13 +574,13 @@ static bool stays_silent(const struct mrc_qp *qp, uint32_t index, uint64_t since
 static void detect_silence(struct mrc_services *services, struct mrc_qp *qp, uint32_t index,
                            uint64_t now_ns) {
   struct mrc_plane *plane = &qp->planes[index];
-  if (plane->doubted_ns == 0 && plane->copied_ns == 0) return;
+  if (plane->doubted_ns == 0 && plane->copied_units == 0) return;
   const uint64_t floor_ns = mrc_floor_ns(MRC_LOSS_SILENCE_FLOOR_NS, qp->noise_ns);
   const uint64_t patience_ns = DOUBT_ROUNDS * mrc_qp_overdue_ns(qp, &plane->rtt, floor_ns, now_ns);
   bool silent = stays_silent(qp, index, plane->doubted_ns, patience_ns);
   const uint64_t longer_ns = mrc_max_u64(patience_ns, silence_ns(qp, plane, now_ns));
-  if (stays_silent(qp, index, plane->copied_ns, longer_ns)) {
-    plane->copied_ns = 0;
+  if (stays_silent(qp, index, mrc_plane_copied_ns(plane, now_ns), longer_ns)) {
+    plane->copied_units = 0;
     silent |= ++plane->strikes >= MRC_LOSS_STRIKES;
   }
   if (silent) mrc_health_suspend_plane(services, qp, index, MRC_REASON_SILENCE, now_ns);
@@ -792,7 +792,8 @@ void mrc_health_resume_plane(struct mrc_services *services, struct mrc_qp *qp, u
     return; /* not before both ports are up */
   plane->suspended = false;
   plane->strikes = 0;
-  plane->doubted_ns = plane->copied_ns = 0; /* answered probes have settled it */
+  plane->doubted_ns = 0; /* answered probes have settled it */
+  plane->copied_units = 0;
   plane->probation.next_ns = MRC_NEVER;
   mrc_share_forget(qp, index);
   mrc_count(services, MRC_COUNTER_PLANES_RESUMED, 1);

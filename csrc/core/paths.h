@@ -463,9 +463,9 @@ struct mrc_plane {
   uint64_t reported_ns;       /* send time up to which all its arrivals are acknowledged */
   uint64_t heard_ns;          /* when something sent on this plane was last acknowledged */
   uint64_t doubted_ns; /* since when answers are missing for packets resent elsewhere; 0: none */
-  uint64_t copied_ns;  /* since when packets that left twice have no answer here; 0: none */
   struct mrc_guard reorder; /* grows when a packet declared lost by order had arrived */
   struct mrc_guard spread;  /* extra difference between its paths; grows likewise */
+  uint32_t copied_units;    /* since when packets that left twice have no answer here; 0: none */
   uint16_t probed_ev;       /* while suspended: probed last, or MRC_EV_NONE; see endpoint.c */
   uint16_t reverse_ev;      /* its probe was answered last; or MRC_EV_NONE; see qp.h */
   uint8_t reverse_failures; /* reverse probes that failed in a row */
@@ -514,6 +514,17 @@ static inline void mrc_plane_init(struct mrc_plane *plane) {
   plane->reverse_ev = MRC_EV_NONE;
 }
 
+/* A packet leaves on the plane, and a copy of it on another EV. */
+static inline void mrc_plane_on_copy(struct mrc_plane *plane, uint64_t now_ns) {
+  if (plane->copied_units == 0) plane->copied_units = mrc_max_u32(1, (uint32_t)(now_ns >> 10));
+}
+/* Since when such packets have no answer; 0: none has none. Half an hour ago at most. */
+static inline uint64_t mrc_plane_copied_ns(const struct mrc_plane *plane, uint64_t now_ns) {
+  const int32_t age_units = (int32_t)((uint32_t)(now_ns >> 10) - plane->copied_units);
+  if (plane->copied_units == 0) return 0;
+  return now_ns - ((uint64_t)(age_units > 0 ? age_units : 0) << 10);
+}
+
 /* The answer to a packet of `sent_ns` took `answer_ns`, without the reverse queue. */
 static inline void mrc_plane_on_answer(struct mrc_plane *plane, uint64_t sent_ns,
                                        uint64_t answer_ns) {
@@ -529,7 +540,7 @@ static inline void mrc_plane_on_delivered(struct mrc_plane *plane, uint64_t sent
   plane->rack_ns = mrc_max_u64(plane->rack_ns, sent_ns);
   plane->heard_ns = now_ns;
   plane->doubted_ns = 0;
-  plane->copied_ns = 0;
+  plane->copied_units = 0;
   plane->strikes = 0;
 }
 

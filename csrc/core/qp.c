@@ -542,7 +542,10 @@ void mrc_reverse_on_visit(struct mrc_services *services, struct mrc_qp *qp, uint
   uint32_t needy = 0;
   const uint32_t usable =
       mrc_evset_on_ports(&qp->evset, mrc_ports_usable(&services->ports)) & ~qp->evset.unproven;
-  MRC_EACH_BIT(index, qp->evset.plane_mask) {
+  /* Backups carry no answers unless the newest data came there. */
+  const uint32_t idle =
+      qp->choice.backups & ~(qp->resp.last_port != 0 ? 1u << mrc_plane_of(qp->resp.last_port) : 0);
+  MRC_EACH_BIT(index, qp->evset.plane_mask & ~idle) {
     struct mrc_plane *plane = &qp->planes[index];
     if (plane->heard_ns != 0 && now_ns - plane->heard_ns < lately_ns) {
       plane->reverse_ev = MRC_EV_NONE;
@@ -613,13 +616,17 @@ uint16_t mrc_reverse_ev(struct mrc_qp *qp, uint32_t index) {
 }
 
 /* First choice is the plane of the packet to answer, unless answers get lost there. If that plane
-   cannot send, any other plane serves; suspended planes come last. */
+   cannot send, any other plane serves; suspended planes come last. Backups serve only if no other
+   plane can: if all answers get lost on the others, the peer moves its data to a backup. */
 uint16_t mrc_reverse_choose(const struct mrc_services *services, struct mrc_qp *qp, uint8_t own) {
   static const struct {
     bool own, works, alive; /* only the plane of that packet; where answers get through; in use */
+    bool spares;            /* no backups */
   } choices[] = {{.own = true, .works = true},
-                 {.works = true, .alive = true},
+                 {.works = true, .alive = true, .spares = true},
                  {.own = true},
+                 {.alive = true, .spares = true},
+                 {.works = true, .alive = true},
                  {.alive = true},
                  {.own = false}};
   const uint32_t usable = mrc_evset_on_ports(&qp->evset, mrc_ports_usable(&services->ports));
@@ -629,6 +636,7 @@ uint16_t mrc_reverse_choose(const struct mrc_services *services, struct mrc_qp *
     MRC_EACH_BIT(index, (choices[i].own ? first : others) & usable) {
       const struct mrc_plane *plane = &qp->planes[index];
       if (plane->peer_down || (choices[i].alive && plane->suspended)) continue;
+      if (choices[i].spares && (qp->choice.backups >> index & 1) != 0) continue;
       if (choices[i].works && !mrc_reverse_works(qp, index)) continue;
       const uint16_t ev = mrc_reverse_ev(qp, index);
       if (ev != MRC_EV_NONE) return ev;

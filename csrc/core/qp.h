@@ -28,6 +28,7 @@ struct mrc_qp {
   struct mrc_requester req;
   struct mrc_responder resp;
   uint64_t ev_probe_ns;         /* when an EV or plane on probation is next to be probed */
+  uint64_t backup_probe_ns;     /* when backups are, if the QP carries data then */
   struct mrc_probe_user probes; /* slots in use by this QP */
   struct mrc_reverse reverse;
   struct mrc_plane_choice choice;

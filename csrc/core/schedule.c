@@ -197,7 +197,8 @@ static bool holds_up_end(const struct mrc_services *services, const struct mrc_q
                          const struct mrc_txslot *oldest) {
   if ((qp->choice.quick.limited >> oldest->plane & 1) == 0) return false;
   uint64_t idle_ns = UINT64_MAX;
-  MRC_EACH_BIT(other, idle_planes(services, qp, oldest) & ~qp->choice.quick.limited)
+  const uint32_t planes = mrc_qp_eligible_planes(services, qp) & ~qp->choice.quick.limited;
+  MRC_EACH_BIT(other, idle_planes(services, qp, oldest) & planes)
     idle_ns = mrc_min_u64(idle_ns, qp->planes[other].rtt.base_ns);
   if (idle_ns == UINT64_MAX) return false;
   const uint64_t way_ns = qp->planes[oldest->plane].rtt.base_ns * 3 / 2;
@@ -295,6 +296,7 @@ static void settle(struct mrc_services *services, struct mrc_qp *qp, uint64_t no
   uint64_t deadline = qp->resp.sack_deadline_ns;
   if (qp->state == MRC_QP_RTS) deadline = mrc_min_u64(deadline, qp->ev_probe_ns);
   if (qp->state == MRC_QP_RTS && mrc_requester_is_busy(&qp->req)) {
+    if (qp->choice.backups != 0) deadline = mrc_min_u64(deadline, qp->backup_probe_ns);
     if (mrc_qp_blocked(services, qp) != 0)
       deadline = mrc_min_u64(deadline, now_ns + MRC_BLOCKED_PATIENCE_NS);
     deadline = mrc_min_u64(deadline, qp->req.progress_ns + timeout_ns(qp, now_ns));
@@ -316,6 +318,9 @@ static bool visit(struct mrc_services *services, struct mrc_qp *qp, uint64_t now
     mrc_qp_fail(services, qp, MRC_WC_WR_FLUSH_ERR, MRC_WC_WR_FLUSH_ERR);
   if (qp->state == MRC_QP_RTS && now_ns >= qp->ev_probe_ns)
     mrc_ev_probe_on_deadline(services, qp, now_ns);
+  if (qp->choice.backups != 0 && qp->state == MRC_QP_RTS && now_ns >= qp->backup_probe_ns &&
+      mrc_requester_is_busy(&qp->req))
+    mrc_ev_probe_backups(services, qp, now_ns);
   mrc_reverse_on_visit(services, qp, now_ns);
   if (!mrc_responder_transmit(services, qp, now_ns)) return false;
   if (qp->state != MRC_QP_RTS) return true;

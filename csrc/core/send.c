@@ -627,7 +627,7 @@ static void add_copies(struct mrc_services *services, struct mrc_qp *qp,
   qp->planes[plane].share_bytes += bytes;
   weigh(qp, plane, bytes);
   MRC_EACH_BIT(each, 1u << plane | 1u << mrc_qp_plane_of(qp, burst))
-    if (qp->planes[each].copied_ns == 0) qp->planes[each].copied_ns = now_ns;
+    mrc_plane_on_copy(&qp->planes[each], now_ns);
 }
 
 /* ---- 6. a PSN and a place in the window ---- */

@@ -230,6 +230,7 @@ enum mrc_ev_probe_purpose {
   MRC_EV_PROBE_EV,
   MRC_EV_PROBE_PLANE,
   MRC_EV_PROBE_PATIENT, /* of a suspended plane, with a long timeout */
+  MRC_EV_PROBE_BACKUP,  /* of a backup that carries nothing */
   MRC_EV_PROBE_REVERSE,
   MRC_EV_PROBE_PORT_STATUS /* a port status message, answered like a probe */
 };
