@@ -485,6 +485,8 @@ static void set_paths(struct mrc_engines *engines, struct mrc_sim_flow *flow, ui
   mrc_assert(mrc_qp_set_evs(engine, qpn, evs, flow->n_evs) == 0);
   mrc_assert(mrc_qp_set_peer(engine, qpn, sources,
                              (int)engines->hosts->world->config.topology.planes) == 0);
+  MRC_EACH_BIT(plane, engines->hosts->world->config.backups)
+    mrc_assert(mrc_qp_set_weight(engine, qpn, plane + 1, 0, 0) == 0);
 }
 
 /* Secrets that only these two ends know; the other end has them the other way round. */
@@ -729,7 +731,8 @@ static int post(void *transport, uint32_t index) {
                       .rkey = MRC_ENGINES_KEY,
                       .bytes = config->bytes,
                       .imm = flow->posted,
-                      .opcode = opcode_of(flow)};
+                      .opcode = opcode_of(flow),
+                      .redundant = config->redundant != 0};
   struct mrc_audit *audit = NULL;
   if (engines->watch) { /* the write has a place of its own in the memory */
     audit = audit_of(engines->watch, index, MRC_FROM);

@@ -66,6 +66,7 @@ struct mrc_sim_config {
   uint32_t retry_linear;
   uint32_t retry_exp;
   uint32_t plane_shares; /* enum mrc_plane_shares */
+  uint32_t backups;      /* planes of weight 0: bit p for plane p + 1 */
   uint32_t cc;           /* enum mrc_cc_kind; NSCC gets host_rate_bps and cc_base_rtt_ns */
   uint32_t sack_threshold_bytes;
   uint32_t sack_delay_ns;
@@ -85,6 +86,7 @@ struct mrc_sim_flow_config {
   uint32_t writes;
   uint32_t immediate; /* 1: every write carries an immediate; so too if another flow waits for this
                          one, or `bytes` is 0 */
+  uint32_t redundant; /* 1: each packet leaves twice */
   uint32_t depth;     /* most writes in the send queue */
   uint32_t tcp_plane; /* plane of a TCP flow, whose segments have `bytes`; 0: a QP */
   uint32_t after;     /* number + 1 of the flow whose n-th write must arrive at `from` before write

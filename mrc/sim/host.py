@@ -165,11 +165,11 @@ class MrcLink:
         self._remote = mrc.RemoteMemory(**qp.private)
 
     async def write(self) -> None:
-        length, remote = self._flow.bytes, self._remote
+        length, remote, twice = self._flow.bytes, self._remote, self._flow.redundant
         if self._flow.notify:
-            await self._qp.write_imm(self._memory, remote, imm=0, length=length)
+            await self._qp.write_imm(self._memory, remote, imm=0, length=length, redundant=twice)
         else:
-            await self._qp.write(self._memory, remote, length=length)
+            await self._qp.write(self._memory, remote, length=length, redundant=twice)
 
     async def counts(self) -> Counts:
         info = await self._qp.query()

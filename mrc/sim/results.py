@@ -104,6 +104,8 @@ class Transport(Struct, frozen=True, kw_only=True, rename=KEYS):
     """Retransmissions of a packet with a doubled timeout before the QP fails."""
     plane_shares: PlaneShares
     """How the planes share the load."""
+    backups: tuple[int, ...]
+    """Planes that carry data only while no other plane can."""
     cc: CcKind
     """Congestion control."""
     cc_base_rtt_ns: int
@@ -133,6 +135,8 @@ class Traffic(Struct, frozen=True, kw_only=True):
     """Paths of each plane that the flows may use: T1s, or T2s between pods; empty: all."""
     writes: int = 1
     """Writes of each flow; TCP never ends."""
+    redundant: bool = False
+    """Each packet leaves on two planes at once."""
     depth: int = 1
     """Writes in the send queue at most."""
     interval_ns: int = 0

@@ -48,6 +48,7 @@ class FlowSpec(Struct, frozen=True):
             "paths_until_ns": self.traffic.paths_until_ns,
             "bytes": self.traffic.bytes,
             "writes": self.writes,
+            "redundant": int(self.traffic.redundant),
             "depth": self.traffic.depth,
             "tcp_plane": self.traffic.plane,
             "after": 0 if self.after is None else self.after + 1,
@@ -368,6 +369,7 @@ def run(
 def _config(scenario: Scenario, flows: list[FlowSpec], seed: int) -> dict[str, Any]:
     fabric, transport = scenario.topology, asdict(scenario.transport)
     kind = transport.pop("kind")
+    transport["backups"] = sum(1 << plane - 1 for plane in set(scenario.transport.backups))
     transport["probed"] = native.PROBING[scenario.transport.probed]
     if kind == "ecmp-planes":
         transport["evs_per_plane"] = 1

@@ -427,6 +427,7 @@ def _transport(table: Table, topology: Tiers) -> Transport:
                 "plane_shares", [one.name.lower() for one in PlaneShares], "measured"
             ).upper()
         ],
+        backups=table.integers("backups", 1, topology.planes),
         cc=CcKind[table.choice("cc", [kind.name.lower() for kind in CcKind], "nscc").upper()],
         cc_base_rtt_ns=table.parsed("cc_base_rtt", units.parse_time, "0ns"),
         sack_threshold_bytes=table.parsed("sack_threshold", units.parse_size, "16KiB"),
@@ -466,6 +467,7 @@ def _traffic(table: Table, topology: Tiers, rtt_ns: int) -> Traffic:
         qps=table.integer("qps", 1, 256, 1),
         steps=table.integer("steps", 1, 10**6, 1),
         compute_ns=table.time("compute", rtt_ns, "0ns"),
+        redundant=table.boolean("redundant", False),
         depth=table.integer("depth", 1, 4096, 4),
         start_ns=table.time("start", rtt_ns, "0ns"),
         interval_ns=0 if kind == "ring" else table.time("interval", rtt_ns, "0ns"),
@@ -477,6 +479,8 @@ def _traffic(table: Table, topology: Tiers, rtt_ns: int) -> Traffic:
     )
     if not 0 < traffic.bytes < 1 << 32:
         raise table.error("write", "is not from 1 byte to 4 GiB - 1")
+    if traffic.redundant and traffic.bytes > limits.MAX_REDUNDANT:
+        raise table.error("redundant", "takes writes of at most 64 KiB")
     if traffic.paths:
         _need_paths(table, "paths", traffic, topology)
     if traffic.paths and kind != "pairs":

@@ -42,6 +42,7 @@ class FlowTask(Struct, frozen=True, kw_only=True):
     """plane of these addresses; 0: the kernel chooses"""
     bytes: int
     writes: int
+    redundant: bool
     depth: int
     start_ns: int
     interval_ns: int

@@ -175,6 +175,8 @@ _MANY_SAMPLE_NS = 100_000_000  # of many flows: a host reads the counters of eac
 
 def unsupported(scenario: Scenario, over: Over) -> str | None:
     """Why these flows cannot run over a transport."""
+    if scenario.transport.backups and over == "mrc":
+        return "only the simulator has backups: remove transport.backups"
     for traffic in scenario.traffic:
         if traffic.kind == "tcp" and traffic.paths != (0,):
             return "a TCP flow takes T1 0 of its plane: remove path"
@@ -242,6 +244,7 @@ def _task(
         plane=traffic.plane,
         bytes=traffic.bytes * whole,
         writes=flow.writes // whole,
+        redundant=traffic.redundant,
         depth=traffic.depth,
         start_ns=traffic.start_ns + traffic.compute_ns,
         interval_ns=traffic.interval_ns,
