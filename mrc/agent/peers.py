@@ -20,7 +20,8 @@ from msgspec import Meta, Struct, to_builtins
 
 from mrc.agent.parameters import QpParameters, taken, unpack_address
 from mrc.agent.steering import AgentKind, struct_bytes
-from mrc.connect.connect import Local, dial
+from mrc.connect.connect import Local
+from mrc.connect.dial import dial
 from mrc.connect.failures import about
 from mrc.connect.oob import Channel
 from mrc.connect.parse import shown

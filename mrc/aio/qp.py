@@ -17,10 +17,10 @@ from typing import TYPE_CHECKING, Any, Self
 
 from mrc.aio.streams import ItemQueue, Journal, timed
 from mrc.config import ContextConfig
+from mrc.connect.dial import Rejoin
 from mrc.connect.oob import Channel, Hello
 from mrc.connect.pairs import Pairs
 from mrc.connect.profiles import CcProfile, EvProfile
-from mrc.connect.rejoin import Rejoin
 from mrc.engine.dispatch import Dispatcher
 from mrc.engine.engine import Notice
 from mrc.engine.memory import MR, RemoteMemory

@@ -36,7 +36,7 @@ from mrc.conform.adapter import (
     WriteRequest,
 )
 from mrc.conform.packets import Peer
-from mrc.connect.connect import dial
+from mrc.connect.dial import dial
 from mrc.connect.oob import (
     Attributes,
     Channel,

@@ -23,16 +23,17 @@ from collections import Counter, OrderedDict
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from enum import Enum, auto
+from inspect import isawaitable
 from ipaddress import IPv4Address
 from operator import attrgetter
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from msgspec import Struct
 
 from mrc.connect.parse import parse_address
 from mrc.engine.paths import PeerSource
-from mrc.errors import BusyError, ConnectError, MrcError
+from mrc.errors import BusyError, ConnectError, MrcError, reason_of
 from mrc.fabric.hostconfig import IpAddress
 from mrc.tasks import cancelled, took_cancellation
 from mrc.units import counted
@@ -542,6 +543,30 @@ class Claims:
                     del self._owners[source]
 
         return give_back
+
+
+# ---- What the program decides --------------------------------------------------------------------
+
+
+Admit = Callable[[dict[str, Any]], bool | Awaitable[bool | None] | None]
+"""Refuses a peer by its private data."""
+
+
+async def ask_program(admit: Admit, private: dict[str, Any]) -> None:
+    """Has the program decide about a peer; raises its MrcError or a ConnectError for a refusal. Any
+    other error of the program refuses the peer, too, and is logged.
+    """
+    try:
+        verdict = admit(private)
+        if isawaitable(verdict):
+            verdict = await verdict
+    except MrcError:
+        raise
+    except Exception as error:
+        logging.getLogger("mrc.establish").exception("a peer is refused, because `admit` failed")
+        raise ConnectError(reason_of(error)) from error
+    if verdict is not None and not verdict:
+        raise ConnectError("its program does not admit this host")
 
 
 # ---- Whether a peer is on this host, and a process of the same user ------------------------------

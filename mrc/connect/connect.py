@@ -24,19 +24,19 @@ import random
 import secrets
 import socket
 from collections import deque
-from collections.abc import Awaitable, Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict
 from functools import partial
-from inspect import isawaitable
 from typing import TYPE_CHECKING, Any, Literal, Self
 
 from msgspec import Struct, field
 
 from mrc import limits, products
 from mrc.config import ContextConfig
-from mrc.connect.admission import Admission, Claims, is_loopback
-from mrc.connect.failures import about, timed_out, unconnected
+from mrc.connect.admission import Admission, Admit, Claims, ask_program, is_loopback
+from mrc.connect.dial import Rejoin, Rejoins, dial, new_token, rejoined
+from mrc.connect.failures import about, timed_out
 from mrc.connect.nat import Ends
 from mrc.connect.oob import (
     EXCHANGE_TRIPS,
@@ -60,7 +60,6 @@ from mrc.connect.proof import (
     silent_paths,
     smaller_packets,
 )
-from mrc.connect.rejoin import Rejoin, Rejoins, new_token, rejoined
 from mrc.connect.tls import RANDOM_BYTES, Guard, QuestionError
 from mrc.engine import native, paths
 from mrc.engine.dispatch import Dispatcher
@@ -100,7 +99,6 @@ _FIRST_PAUSE_SECONDS = 0.05  # doubles after each refusal by a busy peer
 _LONGEST_PAUSE_SECONDS = 0.4
 _DROPS = 8  # a connection that the peer drops counts as busy up to this many times
 _USUAL_SECONDS = 0.5  # of the usual pairs alone, with two round trips
-_HEAD_START_SECONDS = 0.25  # of each address of a peer over the next one
 _NUMBER_TRIES = 8  # with 1024 QPs, one random QPN in 16384 is already in use
 _SEALS: tuple[Literal["none", "auth", "aead"], ...] = ("none", "auth", "aead")
 """The words in a hello, by Seal."""
@@ -190,9 +188,6 @@ class Local(Struct, frozen=True):
             return end
 
 
-_Admit = Callable[[dict[str, Any]], bool | Awaitable[bool | None] | None]
-
-
 class Terms(Struct, frozen=True):
     """The caller's parameters for a QP."""
 
@@ -200,7 +195,7 @@ class Terms(Struct, frozen=True):
     ev_profile: EvProfile
     cc_profile: CcProfile
     end: Callable[..., QP]  # makes this side's end of the QP
-    admit: _Admit | None = None  # refuses by the peer's private data
+    admit: Admit | None = None  # refuses by the peer's private data
     check: Callable[[str, Collection[IpAddress], str], None] = lambda *_: None
     """refuses by the peer's name, its addresses, and the one that it calls from"""
     failed: Callable[[dict[str, Any], MrcError], None] | None = None  # a peer that was admitted
@@ -279,80 +274,6 @@ class _Attempt:
             await self.channel.refuse(reason_of(error), Kind.of(error))
 
 
-# ---- 1. The TCP connection -----------------------------------------------------------------------
-
-
-async def dial(
-    config: HostConfig | None, host: str, port: int, source: IpAddress | None = None
-) -> Channel:
-    """Connects to the address of `host` that answers first. Raises ResolveError or ConnectError.
-
-    `host` is a configured peer, a name or an address. `source`: the address of this host to connect
-    from, if that leads there.
-    """
-    name = host
-    if config is not None:
-        name = config.peers[host].oob if host in config.peers else host
-        name = "localhost" if host == config.host else name
-    loop = asyncio.get_running_loop()
-    try:
-        found = await loop.getaddrinfo(name, port, type=socket.SOCK_STREAM)
-    except (socket.gaierror, UnicodeError) as error:
-        raise unconnected(host, port, error) from error
-    addresses = list(dict.fromkeys(numeric(info[4]) for info in found))
-    sources = [None] if source is None else [(str(source), 0), None]
-    ways = [(address, each) for address in addresses for each in sources]
-    try:
-        return Channel(*await _first(ways, port), called=host)
-    except OSError as error:
-        raise unconnected(host, port, error) from error
-
-
-def numeric(found: Sequence[str | int | bytes]) -> str:
-    """The address of a result of getaddrinfo, with its zone if it has one."""
-    zone = found[3] if len(found) > 3 else 0
-    return f"{found[0]!s}%{zone!s}" if zone else str(found[0])
-
-
-_Streams = tuple[asyncio.StreamReader, asyncio.StreamWriter]
-_TcpSource = tuple[str, int] | None
-
-
-async def _first(ways: Iterable[tuple[str, _TcpSource]], port: int) -> _Streams:
-    """The first connection to any of the addresses; raises the error of the last one.
-
-    A host with several links has several addresses, and some may not answer. Each way gets a head
-    start over the next one.
-    """
-    attempts: list[asyncio.Task[_Streams]] = []
-    left, failure = deque(ways), OSError("no address")
-    try:
-        while left or not all(task.done() for task in attempts):
-            if left:
-                address, source = left.popleft()
-                opening = asyncio.open_connection(address, port, local_addr=source)
-                attempts.append(asyncio.create_task(opening))
-            done, _ = await asyncio.wait(
-                [task for task in attempts if not task.done()],
-                timeout=_HEAD_START_SECONDS if left else None,
-                return_when=asyncio.FIRST_COMPLETED,
-            )
-            for task in done:
-                try:
-                    streams = task.result()
-                except OSError as error:
-                    failure = error
-                else:
-                    attempts.remove(task)
-                    return streams
-        raise failure
-    finally:
-        await cancelled(*attempts)
-        for task in attempts:  # a connection may have come at the same time
-            if not task.cancelled() and task.exception() is None:
-                task.result()[1].close()
-
-
 # ---- 3. The QP and both hellos -------------------------------------------------------------------
 
 
@@ -398,23 +319,6 @@ def _forget(local: Local, queue: QueuePair) -> None:
     except StateError:
         return  # the Context is closed, and the QP with it
     reply.add_done_callback(on_reply)
-
-
-async def _ask(admit: _Admit, private: dict[str, Any]) -> None:
-    """Has the program decide about a peer; raises its MrcError or a ConnectError for a refusal. Any
-    other error of the program refuses the peer, too, and is logged.
-    """
-    try:
-        verdict = admit(private)
-        if isawaitable(verdict):
-            verdict = await verdict
-    except MrcError:
-        raise
-    except Exception as error:
-        _warning_logger.exception("a peer is refused, because `admit` failed")
-        raise ConnectError(reason_of(error)) from error
-    if verdict is not None and not verdict:
-        raise ConnectError("its program does not admit this host")
 
 
 class _Agreement(Struct, frozen=True):
@@ -583,7 +487,7 @@ class _Exchange:
         if not self.ends.has_nat:
             self.local.claims.check(remote, self._sources())
         if terms.admit is not None:
-            await _ask(terms.admit, peer.private)
+            await ask_program(terms.admit, peer.private)
         terms.check(peer.host, [port.address.ip for port in peer.attributes.ports], remote)
 
     def _sources(self) -> list[PeerSource]:

@@ -21,7 +21,8 @@ from typing import TYPE_CHECKING, Self
 
 import mrc
 from mrc.connect.admission import ConnectionPlace
-from mrc.connect.connect import Local, Terms, numeric
+from mrc.connect.connect import Local, Terms
+from mrc.connect.dial import REJOIN, numeric
 from mrc.connect.oob import (
     EXCHANGE_TRIPS,
     FRAME_BYTES,
@@ -31,7 +32,6 @@ from mrc.connect.oob import (
     CutOffError,
     patience,
 )
-from mrc.connect.rejoin import REJOIN
 from mrc.connect.tls import TLS
 from mrc.engine import native
 from mrc.errors import (

@@ -13,7 +13,7 @@ from collections.abc import Awaitable, Callable
 from typing import Any, TypeVar
 
 from mrc.connect.admission import PATIENCE_SECONDS, Visits
-from mrc.connect.connect import dial
+from mrc.connect.dial import dial
 from mrc.connect.failures import about, timed_out
 from mrc.connect.oob import SNAPSHOT_BYTES, Channel
 from mrc.connect.security import Security

@@ -470,67 +470,93 @@ def pair(
     connected, which is this one if it is `first`.
     """
     both = {port.address.ip for port in local} & {port.address.ip for port in remote}
-    one: Sequence[LocalPort | RemotePort] = [p for p in local if p.address.ip not in both]
-    two: Sequence[LocalPort | RemotePort] = [p for p in remote if p.address.ip not in both]
-    if not first:
-        one, two = two, one
-    found: dict[tuple[LocalPort | RemotePort, LocalPort | RemotePort], bool] = {}
-    uses: tuple[Counter[str], Counter[str]] = (Counter(), Counter())
-
-    def take(port: LocalPort | RemotePort, other: LocalPort | RemotePort, *, late: bool) -> None:
-        if (port, other) not in found:
-            found[port, other] = late
-            uses[0][port.nic] += 1
-            uses[1][other.nic] += 1
-
-    subnets = _Subnets(one), _Subnets(two)
-
-    def fits(port: LocalPort | RemotePort, other: LocalPort | RemotePort) -> bool:
-        return _fit(port, other) and (
-            not _is_link_local(port) or subnets[0].may_meet(port.nic, subnets[1], other.nic)
-        )
-
-    doubtful = subnets[0].overlap() or subnets[1].overlap()
-    version = 6 if named is None or doubtful else named[0].version
-    for of_version, in_subnet, least_free in _ROUNDS:
-        for port, other in product(one, two):
-            fit = fits(port, other) and (port.address.version == version) is of_version
-            if in_subnet:
-                fit = fit and _share_subnet(port, other)
-            free = (not uses[0][port.nic]) + (not uses[1][other.nic])
-            if fit and free >= least_free:
-                take(port, other, late=False)
-    # Link-local addresses of all links are in one subnet: only probes show which link leads where.
-    for port, other in product(one, two):
-        if _is_link_local(port) and fits(port, other):
-            take(port, other, late=False)
-    for port, other in product(one, two):
-        ends = port.address.ip, other.address.ip
-        if named == (ends if first else ends[::-1]):
-            take(port, other, late=False)
-    for port in one:
-        others = [other for other in two if fits(port, other)]
-        if others and not uses[0][port.nic]:
-            take(port, min(others, key=lambda other: uses[1][other.nic]), late=True)
-    for other in two:
-        ports = [port for port in one if fits(port, other)]
-        if ports and not uses[1][other.nic]:
-            take(min(ports, key=lambda port: uses[0][port.nic]), other, late=True)
-    for port, other in product(one, two):
-        if fits(port, other):
-            take(port, other, late=True)
-    pairs = [
-        ((port, other) if first else (other, port), late) for (port, other), late in found.items()
+    ends = [
+        [port for port in side if port.address.ip not in both]
+        for side in ((local, remote) if first else (remote, local))
     ]
-    made = [PortPair(*ends, late=late) for ends, late in pairs]  # type: ignore[arg-type]
+    pairing = _Pairing(*ends)
+    pairing.take_usual(6 if named is None or pairing.doubtful else named[0].version)
+    if named is not None:
+        pairing.take_named(named if first else named[::-1])
+    pairing.take_late()
+    made = [
+        PortPair(*(ends if first else ends[::-1]), late=late)  # type: ignore[arg-type]
+        for ends, late in pairing.found.items()
+    ]
     for main in [each for each in made if each.addresses == named]:
         made.remove(main)
-        if doubtful and main.local.address.version == 4:
+        if pairing.doubtful and main.local.address.version == 4:
             soon = [each for each in made if not each.late]
             made = [*soon, replace(main, spare=True), *made[len(soon) :]]
         else:
             made = [main, *(each.beside(main) for each in made)]
     return made[:MOST_PAIRS]
+
+
+_Port = LocalPort | RemotePort
+
+
+class _Pairing:
+    """The pairs of the ports of two sides, found so far."""
+
+    def __init__(self, one: Sequence[_Port], two: Sequence[_Port]) -> None:
+        self._one, self._two = one, two
+        self._subnets = _Subnets(one), _Subnets(two)
+        self._uses: tuple[Counter[str], Counter[str]] = (Counter(), Counter())
+        self.found: dict[tuple[_Port, _Port], bool] = {}
+        """in order, and whether they are late"""
+        self.doubtful = any(each.overlap() for each in self._subnets)
+        """whether packets to IPv4 addresses may come in at the wrong interface"""
+
+    def _take(self, port: _Port, other: _Port, *, late: bool) -> None:
+        if (port, other) not in self.found:
+            self.found[port, other] = late
+            self._uses[0][port.nic] += 1
+            self._uses[1][other.nic] += 1
+
+    def _fits(self, port: _Port, other: _Port) -> bool:
+        """Whether packets between them are possible."""
+        same = port.address.version == other.address.version
+        if not same or _is_link_local(port) != _is_link_local(other):
+            return False
+        one, two = self._subnets
+        return not _is_link_local(port) or one.may_meet(port.nic, two, other.nic)
+
+    def take_usual(self, version: int) -> None:
+        """Pairs for all interfaces, if possible in this IP version and within subnets."""
+        for of_version, in_subnet, least_free in _ROUNDS:
+            for port, other in product(self._one, self._two):
+                fit = (port.address.version == version) is of_version and self._fits(port, other)
+                if in_subnet:
+                    fit = fit and _share_subnet(port, other)
+                free = (not self._uses[0][port.nic]) + (not self._uses[1][other.nic])
+                if fit and free >= least_free:
+                    self._take(port, other, late=False)
+        # Link-local addresses of all links are in one subnet: only probes show which one is right.
+        for port, other in product(self._one, self._two):
+            if _is_link_local(port) and self._fits(port, other):
+                self._take(port, other, late=False)
+
+    def take_named(self, named: tuple[IpAddress, ...]) -> None:
+        for port, other in product(self._one, self._two):
+            if named == (port.address.ip, other.address.ip):
+                self._take(port, other, late=False)
+
+    def take_late(self) -> None:
+        """Interfaces left over with the least used of the other side, then all other pairs."""
+        for port in self._one:
+            others = [other for other in self._two if self._fits(port, other)]
+            if others and not self._uses[0][port.nic]:
+                least = min(others, key=lambda other: self._uses[1][other.nic])
+                self._take(port, least, late=True)
+        for other in self._two:
+            ports = [port for port in self._one if self._fits(port, other)]
+            if ports and not self._uses[1][other.nic]:
+                least = min(ports, key=lambda port: self._uses[0][port.nic])
+                self._take(least, other, late=True)
+        for port, other in product(self._one, self._two):
+            if self._fits(port, other):
+                self._take(port, other, late=True)
 
 
 def lacking_link_local(local: Sequence[LocalPort], remote: Sequence[RemotePort]) -> list[str]:
@@ -570,8 +596,8 @@ def common_mtu(
 class _Subnets:
     """The subnets of a host's interfaces, beside the one of link-local addresses."""
 
-    def __init__(self, ports: Iterable[LocalPort | RemotePort]) -> None:
-        self._of: dict[str, list[LocalPort | RemotePort]] = {}
+    def __init__(self, ports: Iterable[_Port]) -> None:
+        self._of: dict[str, list[_Port]] = {}
         for port in ports:
             if not _is_link_local(port):
                 self._of.setdefault(port.nic, []).append(port)
@@ -594,13 +620,7 @@ class _Subnets:
         return any(_share_subnet(*each) for each in product(ours, theirs))
 
 
-def _fit(port: LocalPort | RemotePort, other: LocalPort | RemotePort) -> bool:
-    """Whether packets between them are possible."""
-    same = port.address.version == other.address.version
-    return same and _is_link_local(port) == _is_link_local(other)
-
-
-def _share_subnet(port: LocalPort | RemotePort, other: LocalPort | RemotePort) -> bool:
+def _share_subnet(port: _Port, other: _Port) -> bool:
     ours, theirs = port.address, other.address
     return theirs.ip in ours.network and ours.ip in theirs.network
 
@@ -642,7 +662,7 @@ def numbered(
     return {numbers[place]: each for place, each in enumerate(pairs) if place in numbers}
 
 
-def _is_link_local(port: LocalPort | RemotePort) -> bool:
+def _is_link_local(port: _Port) -> bool:
     return port.address.version == 6 and port.address.ip.is_link_local
 
 

@@ -46,8 +46,10 @@ from mrc import (
     TrafficClasses,
 )
 from mrc.connect import connect as route
+from mrc.connect import dial as dialing
 from mrc.connect import proof
-from mrc.connect.connect import Terms, dial, numeric
+from mrc.connect.connect import Terms
+from mrc.connect.dial import dial, numeric
 from mrc.connect.failures import about
 from mrc.connect.identity import load
 from mrc.connect.oob import Channel, CutOffError, Hello
@@ -433,7 +435,7 @@ ELSEWHERE = "192.0.2.1"  # no address of this host
 @pytest.fixture
 def port(monkeypatch: pytest.MonkeyPatch) -> Iterator[int]:
     """A TCP port with a listener at ANSWERING, a full one at SILENT and none at REFUSING."""
-    monkeypatch.setattr(route, "_HEAD_START_SECONDS", 0.05)
+    monkeypatch.setattr(dialing, "_HEAD_START_SECONDS", 0.05)
     with (
         socket.create_server((ANSWERING, 0)) as answering,
         socket.create_server((SILENT, port := answering.getsockname()[1]), backlog=0),
@@ -464,7 +466,7 @@ def test_numeric(found: tuple[str | int, ...], address: str) -> None:
 async def test_dial__of_two_connections_that_come_together_one_is_closed(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(route, "_HEAD_START_SECONDS", 0)
+    monkeypatch.setattr(dialing, "_HEAD_START_SECONDS", 0)
     both, writers = asyncio.Event(), [Mock(), Mock()]
     left = list(writers)
 
@@ -476,7 +478,7 @@ async def test_dial__of_two_connections_that_come_together_one_is_closed(
         return Mock(), writer
 
     monkeypatch.setattr(asyncio, "open_connection", connection)
-    _, chosen = await route._first([(ANSWERING, None), (SILENT, None)], 80)
+    _, chosen = await dialing._first([(ANSWERING, None), (SILENT, None)], 80)
     assert [writer.close.call_count for writer in writers] == [
         int(writer is not chosen) for writer in writers
     ]
@@ -533,7 +535,9 @@ async def test_dial__from_an_address_that_leads_there(
     monkeypatch: pytest.MonkeyPatch, source: str, seen: str
 ) -> None:
     """Otherwise from any."""
-    monkeypatch.setattr(route, "_HEAD_START_SECONDS", PATIENCE)  # a late answer calls no other way
+    monkeypatch.setattr(
+        dialing, "_HEAD_START_SECONDS", PATIENCE
+    )  # a late answer calls no other way
     callers: list[str] = []
 
     def on_peer(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:

@@ -154,8 +154,10 @@ def test_hello__its_bytes() -> None:
         '"attributes":{"qpn":4660,"first_psn":11259375,"path_mtu":8844,"mpr":1024,"max_wimm":128,'
         '"integrity":"icrc","udp_port":4791,"trim_nack":false,"dynamic_mpr":false,'
         '"seal":"none","seal_random":"","service_time":false,"sack_times":false,"inbox":null,'
-        '"ports":[{"nic":"p1","address":"fd00:a::1/64","source_ports":[40000],"mtu":8844,"number":0,"weight":100},'
-        '{"nic":"p2","address":"10.0.0.1/24","source_ports":[40001,40002],"mtu":1428,"number":0,"weight":100}]}}'
+        '"ports":[{"nic":"p1","address":"fd00:a::1/64","source_ports":[40000],"mtu":8844,'
+        '"number":0,"weight":100},'
+        '{"nic":"p2","address":"10.0.0.1/24","source_ports":[40001,40002],"mtu":1428,'
+        '"number":0,"weight":100}]}}'
     )
 
 

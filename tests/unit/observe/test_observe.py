@@ -38,7 +38,7 @@ from mrc import ConnectError, Context, EvState, ProtocolError, StateError
 from mrc.cli.terminal import blocks_text
 from mrc.cli.top import Endpoint, EndpointWatch, Top, _all, checked, with_rates
 from mrc.connect import remote_view
-from mrc.connect.connect import dial
+from mrc.connect.dial import dial
 from mrc.observe import views
 from mrc.observe.snapshot import snapshot
 from mrc.results import plain

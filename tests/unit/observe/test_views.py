@@ -35,7 +35,7 @@ from mrc import QP, Context, InUseError, ResolveError
 from mrc.cli.arguments import listening_address
 from mrc.connect import admission, remote_view
 from mrc.connect.admission import PATIENCE_SECONDS, Visits
-from mrc.connect.connect import dial
+from mrc.connect.dial import dial
 from mrc.connect.remote_view import RemoteView
 from mrc.engine.native import names_of
 from mrc.errors import ConnectError, ProtocolError
