@@ -242,6 +242,13 @@ def test_unsupported(traffic: dict[str, Any], over: Over, said: str | None) -> N
     assert found is None if said is None else said in str(found)
 
 
+def test_unsupported__backups() -> None:
+    assert "remove transport.backups" in str(
+        unsupported(scenario(transport={"backups": [2]}), "mrc")
+    )
+    assert unsupported(scenario(transport={"backups": [2]}), "tcp") is None
+
+
 # ---- Faults --------------------------------------------------------------------------------------
 
 

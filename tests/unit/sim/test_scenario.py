@@ -257,6 +257,14 @@ def test_load__a_check_with_the_usual_target(
         ),
         ({"traffic.0.paths_until": "1ms"}, "traffic[0].paths_until: requires paths"),
         (
+            {"traffic.0.redundant": True, "traffic.0.write": "65537B"},
+            "traffic[0].redundant: takes writes of at most 64 KiB",
+        ),
+        (
+            {"transport.backups": [3]},
+            "transport.backups[0]: must be a whole number from 1 to 2, not 3",
+        ),
+        (
             {"traffic.0.paths": [0], "traffic.0.pairs": [[2, 3]]},
             "traffic[0].paths: [2, 3] are below the same T0",
         ),
