@@ -70,6 +70,8 @@ static void draw_transport(struct mrc_prng *prng, struct mrc_sim_config *config,
   config->sack_threshold_bytes = (uint32_t)PICK(prng, 1, 16384, 100000);
   config->sack_delay_ns = 1000 + below(prng, 100 * US);
   config->noise_ns = (uint32_t)PICK(prng, 1000, 2000, 50000, 500000);
+  struct mrc_prng later = {.state = ~config->seed}; /* the other draws do not depend on it */
+  if (one_in(&later, 4)) config->backups = below(&later, 1u << config->topology.planes);
 }
 
 /* Draws how late hosts run (within their engines' noise_ns), where marks are made, and whether QPs
@@ -191,6 +193,8 @@ static void add_flow(struct mrc_prng *prng, mrc_sim *sim, uint32_t hosts, uint32
     flow.writes = mrc_min_u32(flow.writes, writes[flow.after - 1] + 1);
   }
   writes[n] = flow.writes;
+  struct mrc_prng later = {.state = ~prng->state};
+  flow.redundant = flow.bytes <= MRC_MAX_REDUNDANT && one_in(&later, 4);
   mrc_assert(mrc_sim_add_flow(sim, &flow) == (int)n);
 }
 
