@@ -418,7 +418,8 @@ class _Exchange:
     def _nics(self) -> dict[int, str]:
         """The interface of each plane."""
         nics = {port.plane: port.nic for port in self.ports}
-        return nics | {plane: each.local.nic for plane, each in self.pairs.items()}
+        pairs = self._later() | self.pairs
+        return nics | {plane: each.local.nic for plane, each in pairs.items()}
 
     async def _find_ports(self) -> None:
         """The ports that can reach this peer, among them that of the address which it has named."""
@@ -566,6 +567,7 @@ class _Exchange:
             raise PathError(f"EV profile {profile.name} has no path to {self._host}")
         used = {ev.attr.plane for ev in evs}
         payloads = {plane: mtu for plane, mtu in payloads.items() if plane in used}
+        payloads |= {plane: min(x.mtu - overhead, most) for plane, x in self._later().items()}
         return _Agreement(
             evs,
             self._sources(),
@@ -619,6 +621,13 @@ class _Exchange:
             evs = paths.pair_evs(pairs, self.sports, theirs.udp_port, per_pair, local.rng)
         most_bytes = paths.common_mtu(pairs.values(), self.others, self.ports, theirs.ports)
         return evs, [(plane, min(each.mtu, most_bytes)) for plane, each in pairs.items()]
+
+    def _later(self) -> dict[int, PortPair]:
+        """Pairs that may join the running QP, whose path MTU does not change then, by plane."""
+        found = paths.left_over(self.pairs.values(), () if self.nat else self.others)
+        planes = self.terms.ev_profile.settings.planes
+        numbered = paths.numbered(found, self.local.links.most, self.pairs)
+        return {plane: numbered[plane] for plane in numbered if not planes or plane in planes}
 
     # ---- 5. RTR ---------------------------------------------------------------------------
 
@@ -704,7 +713,8 @@ class _Exchange:
                 f"the peer sent a proved.mtu that is not within {limits.MIN_MTU}..{limits.MAX_MTU}"
             )
         path_mtu = min(proof.mtu, theirs & ~3)
-        local.warn(smaller_packets(self._host, path_mtu, plan.mtus, proof.carried, self._nics))
+        carried = dict.fromkeys(self._later(), plan.path_mtu) | proof.carried
+        local.warn(smaller_packets(self._host, path_mtu, plan.mtus, carried, self._nics))
         return path_mtu, rtt_ns
 
     async def _probe_all(self, end: QP, allowed: Sequence[int]) -> tuple[Proof, int, Sequence[int]]:
@@ -749,7 +759,7 @@ class _Exchange:
             used=[ev.attr.ev for ev in self.plan.evs],
         )  # fmt: skip
         indices = await end._controller.add(evs)
-        self.plan.evs.extend(evs)
+        self.plan.evs.extend(end._controller.evs[index] for index in indices)
         self.pairs |= more
         self.others = []
         self.plan.mtus.update(

@@ -313,9 +313,8 @@ class Pairs:
                 terms.config.spraying.evs_per_pair, terms.rng,
                 used=[ev.attr.ev for ev in controller.evs],
             )  # fmt: skip
-            if evs:
-                await controller.add(evs)
-            planes = {ev.attr.plane for ev in evs}
+            indices = await controller.add(evs)
+            planes = {controller.evs[index].attr.plane for index in indices}
             self._planes |= {plane: each for plane, each in added.items() if plane in planes}
             self._others = [each for each in self._others if each not in added.values()]
         for plane, each in self._planes.items():

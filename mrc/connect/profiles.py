@@ -464,7 +464,12 @@ class EvController:
         return tuple(index for index in range(len(self._evs)) if index not in self._waiting)
 
     async def add(self, evs: Sequence[PathEv]) -> tuple[int, ...]:
-        """Adds EVs to the QP, which carry only probes until they join. Returns their indices."""
+        """Adds the EVs that the profile selects to the QP. They carry only probes until they join.
+        Returns their indices.
+        """
+        evs = self._profile.settings._choose(evs)
+        if not evs:
+            return ()
         command = self._queue.set_evs([ev.attr for ev in evs])
         await self._dispatcher.call(command, f"QP {self._queue.qpn:#x}: add EVs")
         indices = tuple(range(len(self._evs), len(self._evs) + len(evs)))

@@ -662,6 +662,17 @@ def numbered(
     return {numbers[place]: each for place, each in enumerate(pairs) if place in numbers}
 
 
+def left_over(pairs: Iterable[PortPair], others: Iterable[PortPair]) -> list[PortPair]:
+    """Those of the `others` that serve an interface which no pair before them reaches."""
+    reached = {nic for each in pairs for nic in each.nics}
+    found: list[PortPair] = []
+    for each in others:
+        if each.mtu >= limits.MIN_MTU + SEAL_OVERHEAD and not each.nics <= reached:
+            found.append(each)
+            reached |= each.nics
+    return found
+
+
 def _is_link_local(port: _Port) -> bool:
     return port.address.version == 6 and port.address.ip.is_link_local
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from functools import cache
 from itertools import chain
 
@@ -162,6 +163,15 @@ def test_perf__uses_both_links_of_one_ipv4_subnet(start: Start) -> None:
 @pytest.mark.parametrize("name", ["router 2:1", "router 1:2", "router 3:2"])
 def test_perf__uses_all_uplinks_over_a_router(start: Start, name: str) -> None:
     wiring = KNOWN[name][0]
+    carries(wiring, start, links(wiring))
+
+
+@pytest.mark.parametrize("ports", [(2, 1), (1, 2)])
+def test_perf__uses_an_uplink_with_a_smaller_mtu(start: Start, ports: tuple[int, int]) -> None:
+    mtus = (9000, 1500, 9000) if ports == (2, 1) else (9000, 9000, 1500)
+    wiring = routed(*ports)
+    segments = tuple(Segment(mtu=mtu, routed=True) for mtu in mtus)
+    wiring = replace(wiring, segments=segments)
     carries(wiring, start, links(wiring))
 
 
