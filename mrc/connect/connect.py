@@ -361,6 +361,7 @@ class _Exchange:
         self.random: Secret | None = None  # of this side; without TLS it would be no secret
         self.messages: MessagePeer | None = None
         self.pairs, self.others = {}, []
+        self.silent: set[str] = set()  # interfaces that were said not to answer
         self.end: QP | None = None
 
     async def run(self, expected: str) -> QP:
@@ -671,9 +672,8 @@ class _Exchange:
     # ---- 6. The proof of the EVs ----------------------------------------------------------
 
     async def _prove(self, end: QP, allowed: Sequence[int]) -> tuple[int, int]:
-        """Proves the allowed EVs from both sides and agrees on one path MTU for both directions.
-
-        Returns it, and the round trip of the longest plane in ns.
+        """Proves the allowed EVs from both sides. Returns the path MTU that both agree on, and
+        the round trip of the longest plane in ns.
         """
         local, channel, plan, peer = self.local, self.channel, self.plan, self.peer
         if not allowed:
@@ -698,7 +698,9 @@ class _Exchange:
         gone = sorted({*allowed, *asked} - living)
         covered = await self._settle(end, living)
         idle = {plane for plane, each in self.pairs.items() if each.nics <= covered}
+        idle -= {planes[index] for index in living}
         silent_ones = [index for index in gone if planes[index] not in idle]
+        self.silent = {self._nics[planes[index]] for index in silent_ones}
         local.warn(silent_paths(self._host, planes, silent_ones, self._nics))
         silent = {plan.evs[index].attr.destination for index in proof.unproven}
         answered = {plan.evs[index].attr.destination for index in asked} - silent
@@ -866,9 +868,8 @@ class _Exchange:
             return None
 
         def admit(sources: list[PeerSource]) -> None:
-            remote = end.peer_address
-            local.claims.check(remote, sources)
-            self.terms.check(self.peer.host, [each.address for each in sources], remote)
+            local.claims.check(end.peer_address, sources)
+            self.terms.check(self.peer.host, [s.address for s in sources], end.peer_address)
 
         def claim(sources: list[PeerSource]) -> None:
             end._channel.at_end(local.claims.take(end.peer_address, sources))
@@ -879,9 +880,9 @@ class _Exchange:
             PairTerms(
                 links=local.links, dispatcher=local.dispatcher, queue=self.queue,
                 controller=end._controller, rng=local.rng, first=self.first,
-                udp_port=theirs.udp_port, config=local.config,
-                path_mtu=path_mtu, local=self.ports, remote=list(theirs.ports), planes=self.pairs,
-                others=self.others, admit=admit, claim=claim,
+                udp_port=theirs.udp_port, config=local.config, path_mtu=path_mtu,
+                local=self.ports, remote=list(theirs.ports), planes=self.pairs, others=self.others,
+                admit=admit, claim=claim, warn=local.warn, host=self._host, silent=self.silent,
             ),
         )  # fmt: skip
 

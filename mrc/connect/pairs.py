@@ -70,6 +70,12 @@ class PairTerms(Struct, frozen=True, kw_only=True):
     """refuses sources of the peer"""
     claim: Callable[[list[PeerSource]], None]
     """makes proved sources the peer's own"""
+    warn: Callable[[str], None]
+    """logs a line"""
+    host: str
+    """the peer, for a line"""
+    silent: set[str]
+    """interfaces here that were said not to answer"""
 
 
 class _Try(Struct):
@@ -379,6 +385,9 @@ class Pairs:
         gone = {*proof.dead, *proof.unproven}
         await controller.join([each for place, each in enumerate(indices) if place not in gone])
         logger.info("%s: plane %d joins: %s to %s", number, plane, pair.local.nic, address)
+        if (nic := pair.local.nic) in terms.silent:
+            terms.silent.remove(nic)
+            terms.warn(f"plane {plane} ({nic}) to {terms.host} answers: it is used")
 
 
 def _key(pair: PortPair) -> tuple[IpAddress, IpAddress]:

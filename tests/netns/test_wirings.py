@@ -180,6 +180,15 @@ def test_perf__uses_both_named_uplinks_over_a_router(start: Start) -> None:
     carries(wiring, start, links(wiring), "-B", "e0", "-B", "e1")
 
 
+def test_perf__a_link_that_answers_to_the_other_one_only(start: Start) -> None:
+    """It is said not to answer, and then that it does."""
+    wiring = routed(2, 2, firewalls=(Firewall(("e0", "e0")),))
+    with transfer(wiring, start, "-t", "1000") as (made, client):
+        until_carried(made, client, 1 << 20, *links(wiring))
+        client.until_says("plane 1 (e0) to 10.0.2.101 does not answer")
+        client.until_says("(e0) to 10.0.2.101 answers: it is used")
+
+
 def carries(wiring: Wiring, start: Start, links: list[tuple[str, str]], *arguments: str) -> None:
     """Each of these links carries data."""
     with transfer(wiring, start, "-t", "1000", *arguments) as (made, client):
