@@ -103,6 +103,17 @@ def test_pair__both_hosts_find_the_same() -> None:
         ]
 
 
+def test_left_over__pairs_of_interfaces_that_no_other_reaches() -> None:
+    local = local_ports("10.0.1.1/24", "10.0.2.1/24", "a@fd00::1/64")
+    found = paths.pair(local, remote_ports("10.0.3.1/24", "a@fd00:1::1/64"))
+    usual = [each for each in found if not each.late]
+    others = [each for each in found if each.late]
+    assert [each.local.nic for each in usual] == ["a"]
+    assert [each.local.nic for each in paths.left_over(usual, others)] == ["b"]
+    small = [replace(each, local=replace(each.local, mtu=256)) for each in others]
+    assert paths.left_over(usual, small) == []
+
+
 def test_numbered__the_first_pair_of_a_port_has_its_number() -> None:
     pairs = paths.pair(local_ports("10.0.1.1/24"), remote_ports("10.0.1.3/24", "10.0.1.4/24"))
     planes = paths.numbered(pairs, 16)
