@@ -158,7 +158,7 @@ def _goodput(axes: Axes, run: Run, planes: int, plane_bps: float) -> None:
 
 # ---- planes and EVs -----------------------------------------------------------------------------
 
-_STATES = {"ASSUMED_BAD": "bad", "SKIP": "skip", "DENIED": "ink"}
+_STATES = {"ASSUMED_BAD": "bad", "SKIP": "skip", "DENIED": "ink", "UNPROVEN": "ink"}
 Piece = tuple[float, float]
 """A begin and a length, in seconds."""
 

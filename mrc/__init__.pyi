@@ -39,6 +39,7 @@ from mrc.enums import CcKind as CcKind
 from mrc.enums import EventReason as EventReason
 from mrc.enums import EvState as EvState
 from mrc.enums import Integrity as Integrity
+from mrc.enums import PairState as PairState
 from mrc.enums import QpState as QpState
 from mrc.enums import Reading as Reading
 from mrc.enums import Seal as Seal
@@ -58,6 +59,7 @@ from mrc.events import QpInfo as QpInfo
 from mrc.events import PlaneInfo as PlaneInfo
 from mrc.enums import PlaneShares as PlaneShares
 from mrc.events import EvInfo as EvInfo
+from mrc.events import PairInfo as PairInfo
 from mrc.events import ProbeResult as ProbeResult
 from mrc.events import TraceEntry as TraceEntry
 from mrc.events import ContextWarning as ContextWarning

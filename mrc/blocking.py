@@ -183,6 +183,7 @@ class QP(_Held[mrc.QP]):
     until_peer_gone = _waits(mrc.QP.until_peer_gone)
     query = _waits(mrc.QP.query)
     evs = _waits(mrc.QP.evs)
+    pairs = _waits(mrc.QP.pairs)
     probe_ev = _waits(mrc.QP.probe_ev)
     probe_evs = _waits(mrc.QP.probe_evs)
     deny = _waits(mrc.QP.deny)

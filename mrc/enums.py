@@ -90,6 +90,31 @@ class EvState(IntEnum):
     UNPROVEN = 4
 
 
+class PairState(IntEnum):
+    """Whether a pair of ports, one of each host, is a plane of a QP, and if not, why."""
+
+    USED = 0
+    """It is a plane that carries data."""
+    BACKUP = 1
+    """It is a plane that carries data only while no other does."""
+    WAITS = 2
+    """It is not needed: both interfaces have another pair."""
+    TRYING = 3
+    """It is being tried."""
+    SILENT = 4
+    """No path of it answers."""
+    UNREACHABLE = 5
+    """The kernel does not send there."""
+    SMALL = 6
+    """It does not carry the packets of the QP."""
+    DENIED = 7
+    """The EV profile, or the program, denies all its paths."""
+    UNFIT = 8
+    """The addresses cannot be a pair."""
+    LIMIT = 9
+    """A limit on pairs, planes, source ports or probes was reached."""
+
+
 class WcOpcode(IntEnum):
     """Operation that a completion reports."""
 

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from msgspec import Struct
 
-from mrc.enums import EventReason, EvState, QpState, WarningKind, WcOpcode, WcStatus
+from mrc.enums import EventReason, EvState, PairState, QpState, WarningKind, WcOpcode, WcStatus
 
 
 class Completion(NamedTuple):  # five times faster to create than a frozen dataclass
@@ -54,7 +54,9 @@ class _Timed(Struct, frozen=True, eq=False):
 
 
 class EvEvent(_Timed, frozen=True):
-    """An EV went to GOOD, ASSUMED_BAD or DENIED. SKIP lasts one turn and creates no event."""
+    """An EV went to GOOD, ASSUMED_BAD or DENIED. SKIP lasts one turn and creates no event, and an
+    EV that is UNPROVEN creates none until it joins, as GOOD.
+    """
 
     index: int
     """Place of the EV in `QP.evs()`."""
@@ -248,6 +250,31 @@ class EvInfo(Struct, frozen=True):
     """EV probes sent on it."""
     rtt_ns: int | None
     """Smoothed round trip; None before the first sample."""
+
+
+class PairInfo(Struct, frozen=True):
+    """Snapshot of a port of this host with one of the peer: whether they are a plane of a QP."""
+
+    nic: str
+    """Interface of this host."""
+    address: str
+    """Its address."""
+    peer_nic: str
+    """Interface of the peer, as the peer named it."""
+    peer_address: str
+    """Its address."""
+    plane: int | None
+    """The plane that the pair has in the QP; None: it has none."""
+    state: PairState
+    """Whether the pair is used."""
+    why: str
+    """Why it is not used, or what reduces it, in words; empty: all its paths carry data."""
+    weight_percent: int
+    """What its plane carries, in per cent of the one that carries most; 0: a backup."""
+    paths: int
+    """The paths (EVs) of its plane, or those that were tried."""
+    answering_paths: int
+    """How many of them answer."""
 
 
 class QpInfo(Struct, frozen=True):

@@ -242,6 +242,11 @@ class Context:
         return self._opened().links.lacking
 
     @property
+    def unused(self) -> tuple[str, ...]:
+        """Why other interfaces, or deprecated addresses, of this host are not used now."""
+        return self._opened().links.unused
+
+    @property
     def peers(self) -> tuple[str, ...]:
         """The names of the configured peers."""
         host = self._opened().host

@@ -44,6 +44,7 @@ from mrc.events import (
     EvEvent,
     EvInfo,
     Immediate,
+    PairInfo,
     PlaneEvent,
     PlaneInfo,
     PlaneShareEvent,
@@ -437,6 +438,13 @@ class QP:
         count = await self._dispatcher.call(command, f"QP {self.qpn:#x}: query EVs")
         assert count > max(used)  # EVs may join meanwhile
         return tuple(_ev_info(i, self._paths[i], infos[i]) for i in used)
+
+    async def pairs(self) -> tuple[PairInfo, ...]:
+        """A snapshot of every port of this host with every port of the peer: whether they are a
+        plane of this QP, and if not, why. A QP tries pairs until all interfaces have one.
+        """
+        assert self._pairs is not None  # which the exchange has made
+        return await self._pairs.infos()
 
     async def probe_ev(self, ev: int, *, payload: int = 0, timeout: float = 0.25) -> ProbeResult:
         """Sends one EV probe, as large as a data packet of `payload` bytes (0: small).

@@ -7,6 +7,7 @@ import argparse
 import asyncio
 import errno
 import math
+import sys
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import nullcontext
@@ -24,9 +25,10 @@ from mrc.cli.arguments import add
 from mrc.cli.output import Exit, Output, format_table
 from mrc.cli.runner import run_async
 from mrc.cli.terminal import Block, screen
-from mrc.enums import EvState
+from mrc.connect.proof import NoAnswerError
+from mrc.enums import EvState, PairState
 from mrc.errors import PeerGoneError
-from mrc.events import EvInfo, PlaneInfo, ProbeResult, known
+from mrc.events import EvInfo, PairInfo, PlaneInfo, ProbeResult, known
 from mrc.fabric.hostconfig import HostPath
 from mrc.results import KEYS, Result, like
 from mrc.tasks import RunningClock
@@ -78,8 +80,11 @@ class Suspect(Struct, frozen=True):
 class ProbedEv(EvInfo, frozen=True, kw_only=True):
     """One EV and its path."""
 
-    state: Literal["GOOD", "SKIP", "ASSUMED_BAD", "DENIED", "NO_ANSWER"]  # type: ignore[assignment]
-    """Its state. NO_ANSWER: the QP has it as GOOD or SKIP, but no answer came to two probes."""
+    state: Literal[  # type: ignore[assignment]
+        "GOOD", "SKIP", "ASSUMED_BAD", "DENIED", "UNPROVEN", "NO_ANSWER"
+    ]
+    """Its state. UNPROVEN: its pair of interfaces is tried again. NO_ANSWER: the QP has it as GOOD
+    or SKIP, but no answer came to two probes."""
     probe: Probe | None
     """What the last probe found; null without --probe, --watch and --check."""
     quality: Quality | None
@@ -103,6 +108,10 @@ class Paths(Result, frozen=True, kw_only=True):
     """Its EVs, one for each path."""
     missing: tuple[str, ...]
     """Why configured ports of this host, or interfaces of -B, have no path: one text for each."""
+    unused: tuple[str, ...] | None
+    """Why other interfaces or addresses of this host are not used; null without --why."""
+    pairs: tuple[PairInfo, ...] | None
+    """Every interface of this host with every one of the peer; null without --why."""
     suspects: tuple[Suspect, ...]
     """Links that may be at fault, the likeliest first; empty without --locate."""
 
@@ -116,9 +125,13 @@ examples:
   mrc paths --check h1 || alarm        exit code 1 if some path does not answer
   mrc paths --measure 5s h1            loss, delay, jitter and reordering of each path
   mrc paths --locate h1                name the links that failing paths share
+  mrc paths --why h1                   each pair of interfaces: used, or why not
   mrc paths -B eth1 h1                 only the paths from one interface
   mrc paths --json h1 | jq '.evs[] | select(.state != "GOOD")'
 """
+_LOCATE_SECONDS = 2.0
+_PAIRS_SECONDS = 10.0  # until a pair was tried
+_PAIRS_PAUSE_SECONDS = 0.1
 OPTIONS = f"""
 host HOST[:PORT]        host that runs mrc recv [TCP port {versions.TCP_PORT}]
 --timeout SECONDS       time limit for connecting, and for a host that answers no probe
@@ -131,10 +144,12 @@ host HOST[:PORT]        host that runs mrc recv [TCP port {versions.TCP_PORT}]
                         the best path of the plane, jitter and reordering; with --watch again and
                         again
 --locate                name the links that failing paths share; implies --measure [2s]
+--why                   also show for each interface of this host and each one of the peer whether
+                        packets go from one to the other, and if not, why: also if no path answers;
+                        takes up to {_PAIRS_SECONDS:.0f} s if some do not answer
 -i, --interval SECONDS  pause between the probes of --watch [%(default)s]
 """
 
-_LOCATE_SECONDS = 2.0
 _WITNESSES = 4  # paths that answer, probed again beside those that do not
 MAX_NAMES = 8  # paths that an error names
 LEAST_PROBE_SECONDS = 0.25  # time limit for an answer; twice the longest round trip if that is more
@@ -160,10 +175,14 @@ async def _paths(args: argparse.Namespace, out: Output, trusted: dict[str, Any])
             return _checked(out, await _watch(args, out, ctx))
         async with await _connect(args, out, ctx) as qp:
             out.detail(figures.parameters(ctx, qp))
+            if args.why:
+                await _until_tried(out, qp)
             block, result = await _look(args, ctx, qp)
             if args.measure and qp.peer_has_gone:
                 out.note(f"{qp.peer_host} ended the look before the measurement was over")
         out.text(format_table(block.head, block.rows))
+        if result.pairs is not None:
+            out.text(f"\n{_pairs_text(result.pairs, ctx)}\n")
         out.text(_summary(result))
         if args.locate:
             out.text("\n".join(suspect_lines(result.suspects)))
@@ -177,7 +196,12 @@ async def _connect(args: argparse.Namespace, out: Output, ctx: mrc.Context) -> Q
     async def connect() -> QP:
         return await ctx.connect(host, port, private={"service": "paths"}, timeout=args.timeout)
 
-    return await endpoint.first_connected(args, out, connect)
+    try:
+        return await endpoint.first_connected(args, out, connect)
+    except NoAnswerError as error:
+        if args.why:
+            out.text(_pairs_text(error.pairs, ctx))
+        raise
 
 
 async def _watch(args: argparse.Namespace, out: Output, ctx: mrc.Context) -> Paths:
@@ -194,7 +218,8 @@ async def _watch(args: argparse.Namespace, out: Output, ctx: mrc.Context) -> Pat
                         await asyncio.sleep(args.interval)
                         break
                     if show is not None:
-                        show([block])
+                        pairs = [] if result.pairs is None else [_pairs_block(result.pairs)]
+                        show([block, *pairs])
                     out.result(result)
                     if args.check and (_dead(result) or result.missing):
                         return result
@@ -246,10 +271,63 @@ async def _look(args: argparse.Namespace, ctx: mrc.Context, qp: QP) -> tuple[Blo
             for ev in evs
         ),
         missing=ctx.missing,
+        unused=ctx.unused if args.why else None,
+        pairs=await qp.pairs() if args.why else None,
         suspects=tuple(suspected_links(evs, found, qp.peer_host)) if args.locate else (),
     )
     title = f"paths to {qp.peer_host} at {time.strftime('%H:%M:%S')}"
     return replace(_block(evs, probes, quality), title=title), result
+
+
+async def _until_tried(out: Output, qp: QP) -> None:
+    """Waits until all pairs that the QP needs were tried. A terminal shows them meanwhile."""
+    watched = sys.stdout.isatty() and not out.as_json
+    with RunningClock() as clock, screen() if watched else nullcontext() as show:
+        until = clock.time() + _PAIRS_SECONDS
+        while clock.time() < until and not qp.peer_has_gone:
+            pairs = await qp.pairs()
+            if all(each.state is not PairState.TRYING for each in pairs):
+                break
+            if show is not None:
+                show([_pairs_block(pairs)])
+            await asyncio.sleep(_PAIRS_PAUSE_SECONDS)
+        if show is not None:
+            show([])
+
+
+def _pairs_text(pairs: Sequence[PairInfo], ctx: mrc.Context) -> str:
+    """The pairs as a table, and a line for each interface that has none."""
+    block = _pairs_block(pairs)
+    lines = [f"not used: {each}" for each in (*ctx.missing, *ctx.unused)]
+    return "\n".join([format_table(block.head, block.rows), *lines])
+
+
+def _pairs_block(pairs: Sequence[PairInfo]) -> Block:
+    """Those of one pair of interfaces together, the best first, without useless crossings of
+    addresses.
+    """
+    links: dict[tuple[str, str], list[PairInfo]] = {}
+    for each in pairs:
+        links.setdefault((each.nic, each.peer_nic), []).append(each)
+    shown = [
+        each
+        for of_link in links.values()
+        for best in [min(each.state for each in of_link)]
+        for each in sorted(of_link, key=lambda each: each.state)
+        if each.state is not PairState.UNFIT or best is PairState.UNFIT
+    ]
+    rows = [
+        [
+            f"{each.nic} ({each.address})",
+            f"{each.peer_nic} ({each.peer_address})",
+            "-" if each.plane is None else str(each.plane),
+            each.state.name + f" (weight {each.weight_percent})" * (0 < each.weight_percent < 100),
+            f"{each.answering_paths} of {each.paths}" if each.paths else "-",
+            each.why,
+        ]
+        for each in shown
+    ]
+    return Block("", ["this host", "peer", "plane", "state", "paths", "why"], rows)
 
 
 async def _measured(args: argparse.Namespace, qp: QP, evs: Sequence[EvInfo]) -> dict[int, Quality]:

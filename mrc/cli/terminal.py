@@ -24,7 +24,9 @@ from mrc.cli.output import format_table
 
 
 _STYLES = {"GOOD": "green", "SKIP": "yellow", "ASSUMED_BAD": "red", "suspended": "red",
-           "DENIED": "magenta", "ERROR": "red", "NO_ANSWER": "red"}  # fmt: skip
+           "DENIED": "magenta", "ERROR": "red", "NO_ANSWER": "red", "UNPROVEN": "yellow",
+           "USED": "green", "BACKUP": "green", "SILENT": "red", "UNREACHABLE": "red",
+           "SMALL": "red", "LIMIT": "red", "TRYING": "yellow"}  # fmt: skip
 
 
 class Block(Struct, frozen=True):

@@ -258,7 +258,7 @@ _HARMLESS = {"QPN", "QP_STATE", "DUPLICATE", "STALE", "UNKNOWN_ID", "RATE", "TRI
 _ALARMS = {"RX_OVERFLOW": "receive buffer overflows", "TIMEOUTS": "timeouts",
            "SPURIOUS": "spurious losses", "TX_BURST_ERRORS": "send errors",
            "MEMORY_FAULTS": "memory faults"}  # fmt: skip
-_BADNESS = ("ASSUMED_BAD", "DENIED", "SKIP", "GOOD")  # the worst first
+_BADNESS = ("ASSUMED_BAD", "DENIED", "UNPROVEN", "SKIP", "GOOD")  # the worst first
 
 
 def summary_blocks(endpoint: Endpoint) -> list[Block]:

@@ -47,7 +47,7 @@ from mrc.connect.oob import (
     check_readings,
     extended,
 )
-from mrc.connect.pairs import AMPLIFICATION, Pairs, PairTerms
+from mrc.connect.pairs import AMPLIFICATION, PairProof, Pairs, PairTerms, sharing_hosts
 from mrc.connect.parse import parse_address
 from mrc.connect.profiles import CcProfile, ContextProfiles, EvProfile
 from mrc.connect.proof import (
@@ -361,6 +361,7 @@ class _Exchange:
         self.random: Secret | None = None  # of this side; without TLS it would be no secret
         self.messages: MessagePeer | None = None
         self.pairs, self.others = {}, []
+        self.proofs: dict[int, PairProof] = {}  # what the probes have found, by plane
         self.silent: set[str] = set()  # interfaces that were said not to answer
         self.end: QP | None = None
 
@@ -398,7 +399,7 @@ class _Exchange:
             if self.messages is not None:
                 await self.messages.connect(self.peer)
             await self._turn("rts")
-            end._pairs = self._running_pairs(end, path_mtu)
+            end._pairs = self._tried_pairs(end, path_mtu)
             end._rejoin = self._rejoin(end)
             end._start(path_mtu, window)
             return end
@@ -684,10 +685,11 @@ class _Exchange:
         try:
             proof, rtt_ns, asked = await channel.during(self._probe_all(end, allowed))
         except ConnectRefusedError as error:
-            if error.kind is Kind.NO_ANSWER:  # the peer has found the same a little earlier
-                raise silence from error
-            raise
+            if error.kind is not Kind.NO_ANSWER:  # it has found the same a little earlier
+                raise
+            proof = Proof({}, ())
         if not proof.mtu:
+            silence.pairs = await self._tried_pairs(end, plan.path_mtu).infos()
             raise silence
         for index in proof.dead:  # no data there
             await end._controller.set_state(index, EvState.ASSUMED_BAD)
@@ -701,7 +703,8 @@ class _Exchange:
         idle -= {planes[index] for index in living}
         silent_ones = [index for index in gone if planes[index] not in idle]
         self.silent = {self._nics[planes[index]] for index in silent_ones}
-        local.warn(silent_paths(self._host, planes, silent_ones, self._nics))
+        arp = sharing_hosts(self.pairs, self.ports, peer.attributes.ports, self._host)
+        local.warn(silent_paths(self._host, planes, silent_ones, self._nics, arp))
         silent = {plan.evs[index].attr.destination for index in proof.unproven}
         answered = {plan.evs[index].attr.destination for index in asked} - silent
         proved = [s for s in plan.sources if plan.configured or s.address in answered]
@@ -801,13 +804,15 @@ class _Exchange:
         plane. `heard` is set at the first answer.
         """
         evs = [self.plan.evs[index].attr for index in allowed]
+        planes = [ev.plane for ev in evs]
         rtts_ns: dict[int, int] = {}  # shortest round trip of each plane
+        self.proofs |= PairProof.of(planes)
 
         async def probe(place: int, payload: int, timeout: float) -> ProbeResult:
             result = await end._controller.probe(allowed[place], payload, timeout)
             if result.rtt_ns is not None:
                 heard.set()
-                plane = evs[place].plane
+                plane = planes[place]
                 rtts_ns[plane] = min(rtts_ns.get(plane, result.rtt_ns), result.rtt_ns)
             return result
 
@@ -816,10 +821,11 @@ class _Exchange:
             [None if self.plan.configured else ev.destination for ev in evs],
             self.plan.path_mtu,
             AMPLIFICATION * self.channel.received_bytes,
-            planes=[ev.plane for ev in evs],
+            planes=planes,
             rtt=self.channel.rtt,
             ping=self.channel.ping,
         )
+        self.proofs |= PairProof.of(planes, proof)
         dead = tuple(allowed[place] for place in proof.dead)
         unproven = tuple(allowed[place] for place in proof.unproven)
         return Proof(proof.carried, dead, unproven), max(rtts_ns.values(), default=0)
@@ -861,19 +867,11 @@ class _Exchange:
 
     # ---- 9. Pairs that join ---------------------------------------------------------------
 
-    def _running_pairs(self, end: QP, path_mtu: int) -> Pairs | None:
-        """Tries other pairs while the QP runs. None: its pairs are configured, or of this host."""
-        local, theirs = self.local, self.peer.attributes
-        if self.plan.configured or self.loopback:
-            return None
-
-        def admit(sources: list[PeerSource]) -> None:
-            local.claims.check(end.peer_address, sources)
-            self.terms.check(self.peer.host, [s.address for s in sources], end.peer_address)
-
-        def claim(sources: list[PeerSource]) -> None:
-            end._channel.at_end(local.claims.take(end.peer_address, sources))
-
+    def _tried_pairs(self, end: QP, path_mtu: int) -> Pairs:
+        """The pairs so far. Others are tried while the QP runs, but none that are configured."""
+        local, theirs, planes = self.local, self.peer.attributes, self.pairs
+        if self.plan.configured:
+            planes = paths.configured_pairs(self.ports, theirs.ports)
         return Pairs(
             self.channel,
             end._open_again,
@@ -881,8 +879,10 @@ class _Exchange:
                 links=local.links, dispatcher=local.dispatcher, queue=self.queue,
                 controller=end._controller, rng=local.rng, first=self.first,
                 udp_port=theirs.udp_port, config=local.config, path_mtu=path_mtu,
-                local=self.ports, remote=list(theirs.ports), planes=self.pairs, others=self.others,
-                admit=admit, claim=claim, warn=local.warn, host=self._host, silent=self.silent,
+                local=self.ports, remote=list(theirs.ports), planes=planes, others=self.others,
+                proofs=self.proofs, fixed=self.plan.configured or self.loopback,
+                claims=local.claims, check=partial(self.terms.check, self.peer.host),
+                warn=local.warn, host=self._host, silent=self.silent,
             ),
         )  # fmt: skip
 

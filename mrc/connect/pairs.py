@@ -7,34 +7,40 @@ of a link whose first one does not answer, a port that came later at either end)
 while a plane is slow. A pair joins when its EVs have answered and carry packets of full size.
 
 Both ends do this on their own: a plane is proven by the side that sends on it. What answers late,
-or not at all, costs a few small probes, ever more rarely.
+or not at all, costs a few small probes, ever more rarely. `infos` says of each pair whether it is a
+plane, and why not.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
+import os
 import random
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
+from itertools import product
 from typing import Any
 
 from msgspec import Struct, to_builtins
 
 from mrc import limits
 from mrc.config import ContextConfig
+from mrc.connect.admission import Claims
 from mrc.connect.oob import Channel, checked_port
 from mrc.connect.profiles import EvController
-from mrc.connect.proof import ADDRESS_TRIES, SMALL_BYTES, prove
+from mrc.connect.proof import ADDRESS_TRIES, SMALL_BYTES, Proof, prove
 from mrc.engine import paths
 from mrc.engine.dispatch import Dispatcher
-from mrc.engine.paths import LocalPort, PeerSource, PortPair, RemotePort
+from mrc.engine.paths import LocalPort, PortPair, RemotePort
 from mrc.engine.ports import LocalPorts
 from mrc.engine.queue_pair import QueuePair
+from mrc.enums import EvState, PairState
 from mrc.errors import MrcError, ProtocolError
-from mrc.events import ProbeResult
+from mrc.events import PairInfo, ProbeResult
 from mrc.fabric.hostconfig import IpAddress
 from mrc.tasks import cancelled, within
+from mrc.units import counted
 
 logger = logging.getLogger("mrc.pairs")
 
@@ -46,6 +52,37 @@ _LONGEST_LOOK_SECONDS = 16.0
 _UNEVEN_PERCENT = 85  # that a plane carries, of the mean of the others
 _SETTLE_SECONDS = 0.02  # several planes change together
 _PORT_SECONDS = 0.25  # after a port came here: the one that faces it comes soon
+
+
+class PairProof(Struct, frozen=True):
+    """What the probes of a pair have found."""
+
+    paths: int
+    """that were probed"""
+    answering: int = 0
+    carried: int = 0
+    """payload that all of them carry, in bytes"""
+    error: int = 0
+    """errno of probes that could not be sent"""
+
+    @classmethod
+    def of(cls, planes: Sequence[int], proof: Proof | None = None) -> dict[int, PairProof]:
+        """By plane, from the plane of each EV; None: nothing has answered."""
+        found: dict[int, PairProof] = {}
+        for plane in dict.fromkeys(planes):
+            places = [place for place, each in enumerate(planes) if each == plane]
+            if proof is None:
+                found[plane] = cls(len(places))
+                continue
+            gone = {*proof.dead, *proof.unproven}.intersection(places)
+            errors = [proof.errors[place] for place in places if proof.errors]
+            found[plane] = cls(
+                len(places),
+                len(places) - len(gone),
+                proof.carried.get(plane, 0),
+                max(errors, default=0),
+            )
+        return found
 
 
 class PairTerms(Struct, frozen=True, kw_only=True):
@@ -66,10 +103,14 @@ class PairTerms(Struct, frozen=True, kw_only=True):
     remote: list[RemotePort]
     planes: dict[int, PortPair]
     others: list[PortPair]
-    admit: Callable[[list[PeerSource]], None]
-    """refuses sources of the peer"""
-    claim: Callable[[list[PeerSource]], None]
-    """makes proved sources the peer's own"""
+    proofs: dict[int, PairProof]
+    """by plane"""
+    fixed: bool
+    """whether no others are tried: they are configured, or of this host"""
+    claims: Claims
+    """of UDP sources"""
+    check: Callable[[list[IpAddress], str], None]
+    """refuses addresses of the peer, by the one that it calls from"""
     warn: Callable[[str], None]
     """logs a line"""
     host: str
@@ -98,6 +139,12 @@ class _Reach(Struct):
     """addresses of living planes, with the interface at the other end"""
     wanted: list[PortPair] = []
     """the pairs that are needed and wait"""
+    suspended: set[int] = set()
+    """planes that carry only probes"""
+    weights: dict[int, int] = {}
+    """of planes that carry data"""
+    evs: dict[int, list[EvState | None]] = {}
+    """by plane, the states of its EVs; None: it waits to join, or is held back"""
 
     def lacks(self, pair: PortPair) -> bool:
         """Whether the pair is needed: for an interface that no plane reaches, or to let all links
@@ -111,6 +158,59 @@ class _Reach(Struct):
                 return True
         differ = self.uneven or len(local) != len(remote)
         return differ and (pair.local.nic, pair.remote.nic) not in self.links
+
+
+# ---- The state of a pair -------------------------------------------------------------------------
+
+
+def on_plane(
+    evs: Sequence[EvState | None], *, suspended: bool, weight: int
+) -> tuple[PairState, str]:
+    """The state of a pair that is a plane, and why. `evs`: those of its EVs; None: it waits."""
+    joined = [state for state in evs if state is not None]
+    good = sum(state in (EvState.GOOD, EvState.SKIP) for state in joined)
+    if all(state is EvState.DENIED for state in joined):
+        return PairState.DENIED, "all its paths are denied"
+    if suspended or not good:
+        return PairState.SILENT, "no answer over UDP now"
+    rest = len(evs) - good
+    some = f"{rest} of {counted(len(evs), 'path')} do not carry data" if rest else ""
+    if weight == 0:
+        return PairState.BACKUP, some or "it carries data while no other plane does"
+    return PairState.USED, some
+
+
+def beside_planes(found: PairProof, least: int) -> tuple[PairState, str]:
+    """The state of a pair that has been tried and did not join; `least`: the size of packets."""
+    if found.answering and found.carried < least:
+        return PairState.SMALL, f"carries only {found.carried} bytes in a packet, not {least}"
+    if found.answering:
+        return PairState.WAITS, _NOT_NEEDED
+    if found.error:
+        return PairState.UNREACHABLE, f"cannot be sent: {os.strerror(found.error).lower()}"
+    return PairState.SILENT, "no answer over UDP"
+
+
+_CONFIGURED = "the host configuration does not join them"
+_IN_ORDER = "on one host ports are joined in order"
+_NOT_NEEDED = "not needed: both interfaces have another pair"
+
+
+def sharing_hosts(
+    planes: Mapping[int, PortPair],
+    local: Iterable[LocalPort],
+    remote: Iterable[RemotePort],
+    host: str,
+) -> dict[int, str]:
+    """By plane, the hosts where another interface may answer ARP for an address of its pair; or "".
+    `host`: the peer.
+    """
+    found = {}
+    for plane, pair in planes.items():
+        names = ["this host"] if paths.shares_network(pair.local, local) else []
+        names += [host] if paths.shares_network(pair.remote, remote) else []
+        found[plane] = " and ".join(names)
+    return found
 
 
 class Pairs:
@@ -143,8 +243,14 @@ class Pairs:
         self._pause = _FIRST_LOOK_SECONDS
         self._task: asyncio.Task[None] | None = None
         self._proofs: dict[int, asyncio.Task[None]] = {}
+        self._found = {_key(self._planes[plane]): each for plane, each in terms.proofs.items()}
+        self._refused: dict[tuple[IpAddress, IpAddress], str] = {}  # why a pair is not tried
+        self._runs = False  # the QP
 
     def start(self) -> None:
+        self._runs = True
+        if self._terms.fixed:
+            return
         self._terms.links.on_change.append(self._on_links)
         self._news.set()
         self._task = asyncio.get_running_loop().create_task(self._run())
@@ -184,13 +290,14 @@ class Pairs:
         """The peer has a new port. Raises ProtocolError if that cannot be."""
         terms = self._terms
         port = checked_port(message.get("port"))
-        if port in self._remote:
+        if port in self._remote or terms.fixed:
             return
         if len(self._remote) >= 2 * limits.MAX_PORTS:
             raise ProtocolError("the peer has named too many ports")
         sources = paths.peer_sources([(port.address.ip, port.source_ports)])
         try:
-            terms.admit(sources)
+            terms.claims.check(self._channel.remote, sources)
+            terms.check([port.address.ip], self._channel.remote)
             command = terms.queue.set_peer(sources)
             await terms.dispatcher.call(command, f"QP {terms.queue.qpn:#x}: add sources")
         except MrcError as error:
@@ -203,6 +310,68 @@ class Pairs:
         self._new.add(port.address.ip)
         self._tries.clear()
         self._news.set()
+
+    # ---- The state of all pairs -------------------------------------------------------------
+
+    async def infos(self) -> tuple[PairInfo, ...]:
+        """The state of every port of this host with every port of the peer."""
+        reach = await self._look()
+        planes = {_key(each): plane for plane, each in self._planes.items()}
+        named = [PortPair(*ends) for ends in product(self._local, self._remote)]
+        gone = {_key(each): each for each in self._planes.values()}
+        for each in named:
+            gone.pop(_key(each), None)
+        return tuple(
+            self._info(each, planes.get(_key(each)), reach) for each in (*named, *gone.values())
+        )
+
+    def _info(self, pair: PortPair, plane: int | None, reach: _Reach) -> PairInfo:
+        local, remote = pair.local, pair.remote
+        evs = reach.evs.get(plane or 0, [])
+        state, why = self._state(pair, plane, evs, reach)
+        tried = self._found.get(_key(pair), PairProof(len(evs)))
+        good = sum(each in (EvState.GOOD, EvState.SKIP) for each in evs)
+        used = state in (PairState.USED, PairState.BACKUP)
+        hosts = sharing_hosts({0: pair}, self._local, self._remote, self._terms.host)[0]
+        if state is PairState.SILENT and hosts:
+            why = f"{why}, perhaps because of ARP: run mrc doctor on {hosts}"
+        return PairInfo(
+            nic=local.nic, address=str(local.address.ip),
+            peer_nic=remote.nic, peer_address=str(remote.address.ip),
+            plane=plane, state=state, why=why,
+            weight_percent=reach.weights.get(plane or 0, pair.weight),
+            paths=len(evs) or tried.paths, answering_paths=good if used else tried.answering,
+        )  # fmt: skip
+
+    def _state(
+        self, pair: PortPair, plane: int | None, evs: list[EvState | None], reach: _Reach
+    ) -> tuple[PairState, str]:
+        terms, key = self._terms, _key(pair)
+        if plane is None:
+            if terms.fixed:
+                return PairState.UNFIT, _IN_ORDER if pair.local.loopback else _CONFIGURED
+            if why := paths.misfit(pair, self._local, self._remote):
+                return PairState.UNFIT, why
+            if key not in map(_key, self._others):
+                return PairState.LIMIT, f"only {paths.MOST_PAIRS} pairs are tried"
+            if not reach.lacks(pair):
+                return PairState.WAITS, _NOT_NEEDED
+            if key in self._refused:
+                return PairState.LIMIT, self._refused[key]
+            return PairState.TRYING, "is being tried"
+        if not evs:
+            overhead = paths.SEAL_OVERHEAD if terms.queue.seal else 0
+            if pair.mtu - overhead < limits.MIN_MTU:
+                return PairState.SMALL, "the MTU of an interface is too small"
+            return PairState.DENIED, "the EV profile leaves out its paths"
+        if self._runs and any(each is not None for each in evs):
+            weight = reach.weights.get(plane, pair.weight)
+            return on_plane(evs, suspended=plane in reach.suspended, weight=weight)
+        if (found := self._found.get(key)) is not None:
+            return beside_planes(found, terms.path_mtu)
+        if reach.lacks(pair):
+            return PairState.TRYING, "is being tried"
+        return PairState.WAITS, _NOT_NEEDED
 
     # ---- The task -------------------------------------------------------------------------
 
@@ -293,6 +462,11 @@ class Pairs:
                 ends.add((each.remote.address.ip, each.local.nic))
                 uneven |= bool(its.slow) or its.share_percent < _UNEVEN_PERCENT
         reach = _Reach(links, uneven, self._new, ends)
+        for index, (ev, its) in enumerate(zip(evs, infos, strict=False)):
+            state = None if controller.waits(index) else EvState(its.state)
+            reach.evs.setdefault(ev.attr.plane, []).append(state)
+        reach.suspended = {plane for plane in reach.evs if info.planes[plane - 1].suspended}
+        reach.weights = {plane: info.planes[plane - 1].weight for plane in alive}
         pairs = [each for plane, each in self._planes.items() if plane in waiting]
         proving = [self._planes[plane] for plane in self._proofs]
         reach.wanted = [
@@ -311,8 +485,15 @@ class Pairs:
             tried = self._tried(each)
             tried.next = asyncio.get_running_loop().time() + tried.pause
             tried.pause = min(2 * tried.pause, _LONGEST_PAUSE_SECONDS)
-            if each not in self._planes.values() and self._may_ask(each):
-                added |= paths.numbered([each], terms.links.most, {*self._planes, *added})
+            if each in self._planes.values():
+                continue
+            if not self._may_ask(each):
+                self._refused[_key(each)] = "its address has had all probes that a stranger gets"
+                continue
+            one = paths.numbered([each], terms.links.most, {*self._planes, *added})
+            if not one:
+                self._refused[_key(each)] = f"a QP has at most {terms.links.most} planes"
+            added |= one
         if added:
             evs = paths.pair_evs(
                 added, terms.links.sports, terms.udp_port,
@@ -321,6 +502,14 @@ class Pairs:
             )  # fmt: skip
             indices = await controller.add(evs)
             planes = {controller.evs[index].attr.plane for index in indices}
+            had = {ev.attr.plane for ev in evs}
+            for plane, each in added.items():
+                if plane not in planes:
+                    self._refused[_key(each)] = (
+                        "the EV profile selects none of its paths"
+                        if plane in had
+                        else "its port has no free source port"
+                    )
             self._planes |= {plane: each for plane, each in added.items() if plane in planes}
             self._others = [each for each in self._others if each not in added.values()]
         for plane, each in self._planes.items():
@@ -372,11 +561,14 @@ class Pairs:
             planes=[plane] * len(indices),
             rtt=self._channel.rtt,
         )
+        if indices:
+            self._found[_key(pair)] = PairProof.of([plane] * len(indices), proof)[plane]
         if proof.mtu < terms.path_mtu or not (await self._look()).lacks(pair):
             return
         if not known:
             self._proved.add(address)
-            terms.claim(paths.peer_sources([(address, pair.remote.source_ports)]))
+            sources = paths.peer_sources([(address, pair.remote.source_ports)])
+            self._channel.at_end(terms.claims.take(self._channel.remote, sources))
         number = f"QP {terms.queue.qpn:#x}"
         if pair.weight < 100:
             await terms.dispatcher.call(

@@ -36,10 +36,12 @@ from collections.abc import Awaitable, Callable, Hashable, Iterable, Mapping, Se
 from contextlib import suppress
 
 from msgspec import Struct, field
+from msgspec.structs import replace
 
 from mrc import limits
+from mrc.engine.paths import ARP_REMEDY
 from mrc.errors import Kind, PathError, QueueFullError
-from mrc.events import ProbeResult
+from mrc.events import PairInfo, ProbeResult
 from mrc.tasks import first_error, within
 from mrc.units import counted
 
@@ -213,6 +215,7 @@ class _EvProof(Struct, eq=False):
     dead: bool = False
     missed: int = 0  # controls since the last answer, by witnesses
     unsent: int = 0  # small probes since the last answer that could not be sent
+    error: int = 0  # errno of the last of them
     since: float = math.inf  # of the first control since the last answer
     rounds: int = 0  # since the last answer
     opened: bool = False  # its first probe has been sent
@@ -309,6 +312,12 @@ class Prover:
             for ev in self._evs
         )  # fmt: skip
 
+    @property
+    def errors(self) -> tuple[int, ...]:
+        """The errno of probes of each EV that could not be sent; none if all were sent."""
+        found = tuple(ev.error for ev in self._evs)
+        return found if any(found) else ()
+
     # Input
 
     def on_answer(self, number: int, rtt: float, now: float) -> None:
@@ -347,6 +356,7 @@ class Prover:
             probe.ev.plane.timeout = _TIMEOUT_SECONDS[1]  # the host may be as late as that
         elif error not in (errno.ETIMEDOUT, errno.EMSGSIZE) and not probe.payload:
             probe.ev.unsent += 1  # EMSGSIZE: the kernel reports a larger probe on a smaller one
+            probe.ev.error = error
 
     def on_refusal(self, number: int, now: float) -> None:
         """This host has no room for the probe: many QPs connect. All probes pause."""
@@ -603,6 +613,8 @@ class Proof(Struct, frozen=True):
     """By plane, the largest payload that all its living EVs carry; only planes with such EVs."""
     dead: tuple[int, ...]
     unproven: tuple[int, ...] = ()
+    errors: tuple[int, ...] = ()
+    """The errno of probes of each EV that could not be sent; empty if all were sent."""
 
     @property
     def mtu(self) -> int:
@@ -681,7 +693,7 @@ async def prove(
                 task.cancel()
     except BaseExceptionGroup as errors:
         raise first_error(errors) from None
-    return proof_of(prover.carried, planes)
+    return replace(proof_of(prover.carried, planes), errors=prover.errors)
 
 
 # ---- Findings ------------------------------------------------------------------------------------
@@ -691,6 +703,8 @@ class NoAnswerError(PathError):
     """Nothing has answered the probes of the paths."""
 
     kind = Kind.NO_ANSWER
+    pairs: tuple[PairInfo, ...] = ()
+    """the state of all pairs of ports"""
 
 
 def no_answer(host: str, targets: Sequence[str], udp_port: int, nat: str = "") -> NoAnswerError:
@@ -780,9 +794,15 @@ def _remedy(limiting: Sequence[int], others: Sequence[int], nics: Mapping[int, s
 
 
 def silent_paths(
-    host: str, planes: Sequence[int], dead: Iterable[int], nics: Mapping[int, str]
+    host: str,
+    planes: Sequence[int],
+    dead: Iterable[int],
+    nics: Mapping[int, str],
+    arp: Mapping[int, str] | None = None,
 ) -> str:
-    """Which paths to `host` do not answer; or "". `planes` has the plane of each EV."""
+    """Which paths to `host` do not answer; or "". `planes` has the plane of each EV, `arp` by plane
+    the hosts where another interface may answer ARP for its addresses.
+    """
     silent = [planes[index] for index in dead]
     if not silent:
         return ""
@@ -791,7 +811,12 @@ def silent_paths(
     lines = []
     if whole:
         verb = "does" if len(whole) == 1 else "do"
-        lines.append(f"{plane_names(whole, nics)} to {host} {verb} not answer")
+        doubt = next(filter(None, ((arp or {}).get(plane) for plane in whole)), "")
+        lines.append(
+            f"{plane_names(whole, nics)} to {host} {verb} not answer"
+            + f": perhaps because several interfaces of {doubt} answer ARP for its address, as is"
+            f" Linux's default: use IPv6 there, or {ARP_REMEDY}" * bool(doubt)
+        )
     if parts:
         count = sum(plane in parts for plane in silent)
         total = sum(plane in parts for plane in planes)

@@ -68,13 +68,15 @@ class PortSelection(Struct, frozen=True):
 
     Numbers 1 to `reserved` belong to the configured ports. A port with `plane` 0 may get any other
     number. `missing` has the reason for each configured port that is not usable, `small` a line for
-    each other port that is left out because its MTU has no room for a packet.
+    each other port that is left out because its MTU has no room for a packet, and `unused` one for
+    each other interface or address that gives no port.
     """
 
     ports: tuple[LocalPort, ...]
     reserved: int = 0
     missing: tuple[str, ...] = ()
     small: tuple[str, ...] = ()
+    unused: tuple[str, ...] = ()
 
     @classmethod
     def of_srv6(
@@ -159,7 +161,8 @@ class PortSelection(Struct, frozen=True):
                 ports = ports[: limits.MAX_PORTS - len(loopback)]
             ports += loopback
         found = tuple(_with_sockets(_loosened(ports), tx_sockets))
-        return cls(found, len(wanted), tuple(missing), tuple(small))
+        unused = () if wanted else tuple(_unused(interfaces, found))
+        return cls(found, len(wanted), tuple(missing), tuple(small), unused)
 
 
 class RemotePort(Struct, frozen=True):
@@ -307,17 +310,27 @@ def _with_sockets(ports: Iterable[LocalPort], count: int) -> Iterator[LocalPort]
 
 
 def _loosened(ports: Sequence[LocalPort]) -> Iterator[LocalPort]:
-    """The ports, loose ones where interfaces share an IPv4 network: by Linux's defaults each of
-    them answers ARP requests for the addresses of all.
-    """
+    """The ports, loose ones where interfaces share an IPv4 network."""
     for port in ports:
-        beside = any(
-            port.address.version == other.address.version == 4
-            and port.ifname != other.ifname
-            and port.address.ip in other.address.network
-            for other in ports
-        )
-        yield replace(port, loose=beside and bool(port.ifname))
+        yield replace(port, loose=shares_network(port, ports) and bool(port.ifname))
+
+
+def _unused(interfaces: Sequence[Interface], ports: Sequence[LocalPort]) -> Iterator[str]:
+    """A line for each interface or deprecated address that gives no port, beside loopback."""
+    used = {port.address.ip for port in ports}
+    small = {port.ifname for port in ports}
+    for each in interfaces:
+        if _is_loopback(each):
+            continue
+        if not each.up:
+            yield f"{each.name} is down"
+        elif not each.addresses:
+            yield f"{each.name} has no address"
+        elif each.name not in small and all(a.ip.is_link_local for a in each.addresses):
+            yield f"{each.name} has only a link-local address"
+        else:
+            for address in sorted(each.deprecated - used, key=str):
+                yield f"{address} of {each.name} is deprecated"
 
 
 def _wanted_group(interfaces: Sequence[Interface], name: str, kept: _Kept) -> list[LocalPort]:
@@ -395,6 +408,22 @@ class PathEv(Struct, frozen=True):
 # ---- Pairs of ports -------------------------------------------------------------------------
 
 
+ARP_REMEDY = "sysctl -w net.ipv4.conf.all.arp_ignore=1 net.ipv4.conf.all.arp_announce=2"
+"""for interfaces that share an IPv4 network"""
+
+
+def shares_network(port: LocalPort | RemotePort, ports: Iterable[LocalPort | RemotePort]) -> bool:
+    """Whether another interface among the host's `ports` is in the IPv4 network of this one: by
+    Linux's defaults each of them answers ARP requests for the addresses of all.
+    """
+    return any(
+        port.address.version == other.address.version == 4
+        and port.nic != other.nic
+        and port.address.ip in other.address.network
+        for other in ports
+    )
+
+
 class PortPair(Struct, frozen=True):
     """A port of each host."""
 
@@ -469,7 +498,7 @@ def pair(
     that are left over, then all others. Both hosts find the same pairs: those of the side that
     connected, which is this one if it is `first`.
     """
-    both = {port.address.ip for port in local} & {port.address.ip for port in remote}
+    both = _common(local, remote)
     ends = [
         [port for port in side if port.address.ip not in both]
         for side in ((local, remote) if first else (remote, local))
@@ -514,13 +543,19 @@ class _Pairing:
             self._uses[0][port.nic] += 1
             self._uses[1][other.nic] += 1
 
-    def _fits(self, port: _Port, other: _Port) -> bool:
-        """Whether packets between them are possible."""
-        same = port.address.version == other.address.version
-        if not same or _is_link_local(port) != _is_link_local(other):
-            return False
+    def misfit(self, port: _Port, other: _Port) -> str:
+        """Why packets between them are not possible; or ""."""
+        if port.address.version != other.address.version:
+            return "no common IP version"
+        if _is_link_local(port) != _is_link_local(other):
+            return "only one of the addresses is link-local"
         one, two = self._subnets
-        return not _is_link_local(port) or one.may_meet(port.nic, two, other.nic)
+        if _is_link_local(port) and not one.may_meet(port.nic, two, other.nic):
+            return "link-local addresses of links without a common subnet"
+        return ""
+
+    def _fits(self, port: _Port, other: _Port) -> bool:
+        return not self.misfit(port, other)
 
     def take_usual(self, version: int) -> None:
         """Pairs for all interfaces, if possible in this IP version and within subnets."""
@@ -620,6 +655,17 @@ class _Subnets:
         return any(_share_subnet(*each) for each in product(ours, theirs))
 
 
+def misfit(pair: PortPair, local: Sequence[LocalPort], remote: Sequence[RemotePort]) -> str:
+    """Why two ports, of all that both hosts have, may not be a pair of a QP; or ""."""
+    if {pair.local.address.ip, pair.remote.address.ip} & _common(local, remote):
+        return "both hosts have this address"
+    return _Pairing(local, remote).misfit(pair.local, pair.remote)
+
+
+def _common(local: Iterable[_Port], remote: Iterable[_Port]) -> set[IpAddress]:
+    return {port.address.ip for port in local} & {port.address.ip for port in remote}
+
+
 def _share_subnet(port: _Port, other: _Port) -> bool:
     ours, theirs = port.address, other.address
     return theirs.ip in ours.network and ours.ip in theirs.network
@@ -637,6 +683,18 @@ def loopback_pairs(
             strict=False,
         )
     ]
+
+
+def configured_pairs(
+    local: Sequence[LocalPort], remote: Sequence[RemotePort]
+) -> dict[int, PortPair]:
+    """The pairs by plane where a host configuration defines the paths: ports of one number."""
+    return {
+        port.plane: PortPair(port, other)
+        for port in local
+        for place, other in enumerate(remote, 1)
+        if (other.number or place) == port.plane
+    }
 
 
 def numbered(

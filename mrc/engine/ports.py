@@ -183,6 +183,11 @@ class LocalPorts:
         return self._found.small
 
     @property
+    def unused(self) -> tuple[str, ...]:
+        """A line for each interface or address that nobody configured and that gives no port."""
+        return (*self._found.small, *self._found.unused)
+
+    @property
     def missing(self) -> str:
         """One line: why ports are missing."""
         why = "; ".join((*self.lacking, *self.small))

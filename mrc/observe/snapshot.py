@@ -65,7 +65,7 @@ class Ev(Struct, frozen=True, kw_only=True):
     plane: int
     path: str
     state: str
-    """GOOD, SKIP, ASSUMED_BAD or DENIED."""
+    """GOOD, SKIP, ASSUMED_BAD, DENIED or UNPROVEN."""
     active: bool
     rtt_ns: int | None
     sent_bytes: int

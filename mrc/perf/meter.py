@@ -126,7 +126,9 @@ class Meter:
     def _record(self, qpn: int, event: object) -> None:
         """Records the next event of a QP."""
         if isinstance(event, EvEvent):
-            old = self._states.get((qpn, event.index), EvState.GOOD)  # the initial state
+            # The initial state: an EV that becomes GOOD at first has joined.
+            initial = EvState.UNPROVEN if event.state is EvState.GOOD else EvState.GOOD
+            old = self._states.get((qpn, event.index), initial)
             self._states[qpn, event.index] = event.state
             names = (old.name, event.state.name, event.reason.name)
             self._keep(EvChange(event.at_ns, qpn, event.plane, event.path, *names))

@@ -124,7 +124,7 @@ class EvChange(Struct, frozen=True):
     plane: Whole
     path: str
     old: str
-    """State before: GOOD, SKIP, ASSUMED_BAD or DENIED."""
+    """State before: GOOD, SKIP, ASSUMED_BAD, DENIED or UNPROVEN."""
     new: str
     """State after."""
     reason: str

@@ -111,7 +111,7 @@ class EvShare(Struct, frozen=True):
     plane: int
     path: str
     state: str
-    """GOOD, SKIP, ASSUMED_BAD or DENIED: the worst"""
+    """GOOD, SKIP, ASSUMED_BAD, DENIED or UNPROVEN: the worst"""
     active: bool
     bits_per_second: int
     lost_packets: int
@@ -167,7 +167,7 @@ class PageAddress(Result, frozen=True, kw_only=True):
 # ---- Transfers -----------------------------------------------------------------------------------
 
 
-_WORST_FIRST = ("ASSUMED_BAD", "DENIED", "SKIP", "GOOD")
+_WORST_FIRST = ("ASSUMED_BAD", "DENIED", "UNPROVEN", "SKIP", "GOOD")
 
 
 class _TransferKey(NamedTuple):

@@ -13,11 +13,15 @@ from contextlib import contextmanager
 from dataclasses import replace
 from functools import cache
 from itertools import chain
+from pathlib import Path
 
 import pytest
 from netns.processes import Mrc, Start
 from netns.wirings import HOSTS, Built, Firewall, Link, Pair, Reach, Segment, Wiring, built
+from printed import printed
 from slowness import PATIENCE, until
+
+from mrc.linux import netns
 
 SWITCH, ROUTED, CABLE = Segment(), Segment(routed=True), Segment(cable=True)
 TRANSPORT_BYTES = 48 + 44  # IPv6, UDP and the headers of a write
@@ -259,3 +263,73 @@ def test_death__of_each_link_of_a_drawn_wiring(start: Start, seed: int) -> None:
     for number, dying in enumerate(needed(wiring), seed):
         if reach_of(wiring).tcp and wiring.most(reach_of(wiring).pairs, dying):
             survives(wiring, start, dying, ("down", "silence")[number % 2])
+
+
+# ---- mrc paths --why -----------------------------------------------------------------------------
+
+
+@contextmanager
+def receiving(wiring: Wiring, start: Start, folder: Path) -> Iterator[Built]:
+    """A built wiring in which b runs mrc recv."""
+    print(wiring)
+    with built(wiring) as made:
+        start(made.b, "recv", "--output", folder).until_says("listening on TCP port")
+        yield made
+
+
+def why(made: Built, start: Start) -> tuple[dict[str, tuple[str, str]], Mrc]:
+    """The state of each pair of interfaces, and why, as `mrc paths --why` prints it."""
+    named = next(chain(*made.wiring.addresses("b").values()))
+    look = start(made.a, "paths", "--why", "--json", named)
+    told = printed("paths", look.ends(0))["pairs"]
+    return {f"{p['nic']}-{p['peer_nic']}": (p["state"], p["why"]) for p in told}, look
+
+
+@pytest.mark.default
+def test_why__names_each_pair_of_interfaces(start: Start, tmp_path: Path) -> None:
+    wiring = Wiring((SWITCH, Segment((6,)), SWITCH), (Link(0), Link(1), Link(2)), (Link(0),))
+    with receiving(wiring, start, tmp_path) as made:
+        made.down("a", "e2")
+        shown = start(made.a, "paths", "--why", made.wiring.addresses("b")["e0"][0]).ends(0)
+    rows = [line.split(maxsplit=7) for line in shown.splitlines() if line.startswith("e")]
+    named = [(row[0], row[2], row[4], row[5]) for row in rows]
+    assert named == [("e0", "e0", "1", "USED"), ("e1", "e0", "-", "UNFIT")]
+    assert shown.count("no common IP version") == 1
+    assert "not used: e2 is down" in shown
+
+
+def test_why__a_firewall_and_another_way(start: Start, tmp_path: Path) -> None:
+    wiring = routed(2, 2, firewalls=(Firewall(("e0", "e0")),))
+    with receiving(wiring, start, tmp_path) as made:
+        found, _ = why(made, start)
+    assert found["e0-e0"] == ("SILENT", "no answer over UDP")
+    assert found["e1-e1"] == ("USED", "")
+    assert {found["e0-e1"][0], found["e1-e0"][0]} <= {"USED", "WAITS"}
+
+
+def test_why__of_hosts_that_no_path_joins(start: Start, tmp_path: Path) -> None:
+    wiring = routed(1, 1, firewalls=(Firewall(("e0", "e0")),))
+    with receiving(wiring, start, tmp_path) as made:
+        look = start(made.a, "paths", "--why", made.wiring.addresses("b")["e0"][0])
+        shown = look.ends(4)
+    assert "SILENT  0 of 8  no answer over UDP" in shown
+
+
+def test_why__names_arp_where_interfaces_share_a_network(start: Start, tmp_path: Path) -> None:
+    """Without IPv6. A firewall stands for ARP, whose race has no certain end."""
+    crossed = (("e1", "e1"), ("e0", "e1"), ("e1", "e0"))
+    wiring = Wiring((SWITCH,), ONE_SUBNET, ONE_SUBNET, firewalls=tuple(map(Firewall, crossed)))
+    with built(wiring) as made:
+        for name in (made.a, made.b):
+            netns.set_sysctls(name, {f"net/ipv6/conf/{which}/disable_ipv6": "1"
+                                     for which in ("all", "default")})  # fmt: skip
+        start(made.b, "recv", "--output", tmp_path).until_says("listening on TCP port")
+        found, look = why(made, start)
+        doctor = printed("doctor", start(made.a, "doctor", "--json").ends(0))
+    assert found["e0-e0"] == ("USED", "")
+    state, reason = found["e1-e1"]
+    assert state == "SILENT" and "because of ARP: run mrc doctor on this host and 10.0" in reason
+    assert "answer ARP for its address" in look.complaint()
+    (arp,) = [each for each in doctor["findings"] if each["name"] == "ARP"]
+    assert (arp["state"], arp["found"]) == ("limited", "e0 and e1 are in one IPv4 network")
+    assert "without IPv6" in arp["consequence"]

@@ -10,7 +10,7 @@ export const SECONDS = 60;
 
 const MOST = 100; // rows
 const NAMED = 6; // EVs of a plane: more are squares without a name
-const STATES = ["GOOD", "SKIP", "ASSUMED_BAD", "DENIED"];
+const STATES = ["GOOD", "SKIP", "ASSUMED_BAD", "DENIED", "UNPROVEN"];
 
 export class Transfers {
   #rows = new Map();

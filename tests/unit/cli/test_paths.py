@@ -23,8 +23,9 @@ from mrc.cli.paths import (
     measure,
     quality,
 )
+from mrc.enums import PairState
 from mrc.errors import PeerGoneError
-from mrc.events import ProbeResult
+from mrc.events import PairInfo, ProbeResult
 
 EVS = 4
 
@@ -96,6 +97,28 @@ async def test_probed__a_peer_that_ended_the_look_says_nothing() -> None:
     with pytest.raises(PeerGoneError, match="h1 ended the look"):
         await _probed(qp, 60.0)  # type: ignore[arg-type]
     assert len(qp.asked) == 1
+
+
+def pair(nic: str, peer: str, address: str, state: PairState, **more: Any) -> PairInfo:
+    given = {"peer_address": "10.0.0.9", "plane": None, "why": "", "weight_percent": 100}
+    counts = {"paths": 0, "answering_paths": 0}
+    return PairInfo(nic=nic, peer_nic=peer, address=address, state=state, **given | counts | more)
+
+
+def test_pairs_block__useless_crossings_of_addresses_are_left_out() -> None:
+    used = pair("e0", "e0", "fd00::1", PairState.USED, plane=2, weight_percent=50, paths=8,
+                answering_paths=7)  # fmt: skip
+    pairs = [
+        pair("e0", "e0", "10.0.0.1", PairState.UNFIT, why="no common IP version"),
+        pair("e0", "e0", "10.0.0.1", PairState.WAITS, why="not needed"),
+        used,
+        pair("e1", "e0", "10.0.1.1", PairState.UNFIT, why="no common IP version"),
+    ]
+    assert paths._pairs_block(pairs).rows == [
+        ["e0 (fd00::1)", "e0 (10.0.0.9)", "2", "USED (weight 50)", "7 of 8", ""],
+        ["e0 (10.0.0.1)", "e0 (10.0.0.9)", "-", "WAITS", "-", "not needed"],
+        ["e1 (10.0.1.1)", "e0 (10.0.0.9)", "-", "UNFIT", "-", "no common IP version"],
+    ]
 
 
 class Leaving:

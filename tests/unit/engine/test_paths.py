@@ -86,6 +86,30 @@ def test_pair(case: str) -> None:
     assert shown == expected
 
 
+def test_misfit__names_the_reason() -> None:
+    local = local_ports("10.0.1.1/24", "fe80::1/64", "172.17.0.1/16", "b@10.0.2.1/24")
+    remote = remote_ports("172.17.0.1/16", "10.0.9.2/24", "fe80::2/64", "c@10.0.3.2/24")
+    reasons = [
+        [paths.misfit(paths.PortPair(ours, theirs), local, remote) for theirs in remote]
+        for ours in local
+    ]
+    both, version = "both hosts have this address", "no common IP version"
+    apart = "link-local addresses of links without a common subnet"
+    assert reasons == [
+        [both, "", version, ""],
+        [both, version, apart, version],
+        [both] * 4,
+        [both, "", version, ""],
+    ]
+
+
+def test_shares_network__of_another_interface_in_ipv4() -> None:
+    ports = local_ports("10.0.1.1/24", "10.0.1.2/24", "10.0.2.1/24", "c@10.0.2.2/24", "fd00::1/64",
+                        "fd00::2/64")  # fmt: skip
+    shares = [paths.shares_network(port, ports) for port in ports]
+    assert shares == [True, True, False, False, False, False]
+
+
 def test_pair__both_hosts_find_the_same() -> None:
     rng = random.Random(1)
     for _ in range(200):
@@ -348,6 +372,21 @@ def test_interface_ports__what_is_down_or_has_only_link_local_addresses_is_left_
     found = PortSelection.of_interfaces([LO, down, bare, ETH1], (), 1)
     assert "veth" not in {port.ifname for port in found.ports}
     assert not found.missing
+
+
+def test_interface_ports__says_what_it_leaves_out() -> None:
+    moves = replace(nic("eth3", "10.0.3.1/24", "10.0.3.9/24"),
+                    deprecated=frozenset([ip_address("10.0.3.9")]))  # fmt: skip
+    links = [LO, nic("eth2", up=False), nic("veth", "fe80::2/64"), nic("eth4"), moves, ETH1]
+    assert PortSelection.of_interfaces(links, (), 1).unused == (
+        "eth2 is down",
+        "veth has only a link-local address",
+        "eth4 has no address",
+        "10.0.3.9 of eth3 is deprecated",
+    )
+    assert PortSelection.of_interfaces(links, ("eth1",), 1).unused == ()
+    alone = PortSelection.of_interfaces([LO, nic("veth", "fe80::2/64")], (), 1)
+    assert alone.unused == (), "it is used"
 
 
 def test_interface_ports__link_local_addresses_of_a_host_without_others() -> None:

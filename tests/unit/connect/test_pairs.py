@@ -1,0 +1,216 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a QP says of each pair of ports: whether it is a plane, and why not."""
+
+from __future__ import annotations
+
+import errno
+from collections.abc import Sequence
+from ipaddress import ip_interface
+from types import SimpleNamespace
+from unittest.mock import AsyncMock, Mock
+
+import pytest
+from endpoints import joined, loopback_config, two_planes
+
+from mrc import ContextConfig
+from mrc.connect.pairs import (
+    PairProof,
+    Pairs,
+    PairTerms,
+    _Reach,
+    beside_planes,
+    on_plane,
+    sharing_hosts,
+)
+from mrc.connect.proof import Proof
+from mrc.engine.paths import LocalPort, PortPair, RemotePort
+from mrc.enums import EvState, PairState
+from mrc.events import PairInfo
+
+GOOD, BAD, DENIED = EvState.GOOD, EvState.ASSUMED_BAD, EvState.DENIED
+MTU = 1408
+
+
+@pytest.mark.parametrize(
+    ("evs", "suspended", "weight", "state", "why"),
+    [
+        ([GOOD, EvState.SKIP], False, 100, PairState.USED, ""),
+        ([GOOD, BAD, None], False, 100, PairState.USED, "2 of 3 paths do not carry data"),
+        ([GOOD], False, 0, PairState.BACKUP, "it carries data while no other plane does"),
+        ([GOOD], True, 100, PairState.SILENT, "no answer over UDP now"),
+        ([BAD, DENIED], False, 100, PairState.SILENT, "no answer over UDP now"),
+        ([DENIED, DENIED], False, 100, PairState.DENIED, "all its paths are denied"),
+    ],
+)
+def test_on_plane(
+    evs: Sequence[EvState | None], suspended: bool, weight: int, state: PairState, why: str
+) -> None:
+    assert on_plane(evs, suspended=suspended, weight=weight) == (state, why)
+
+
+@pytest.mark.parametrize(
+    ("found", "state", "why"),
+    [
+        (PairProof(8, 8, MTU), PairState.WAITS, "not needed: both interfaces have another pair"),
+        (PairProof(8, 7, 1188), PairState.SMALL, "carries only 1188 bytes in a packet, not 1408"),
+        (PairProof(8), PairState.SILENT, "no answer over UDP"),
+        (PairProof(2, error=errno.ENETUNREACH), PairState.UNREACHABLE,
+         "cannot be sent: network is unreachable"),
+    ],
+)  # fmt: skip
+def test_beside_planes(found: PairProof, state: PairState, why: str) -> None:
+    assert beside_planes(found, MTU) == (state, why)
+
+
+def test_proof__of_each_plane() -> None:
+    proof = Proof({1: MTU}, dead=(1,), unproven=(2, 3), errors=(0, 0, 0, errno.ENETUNREACH))
+    assert PairProof.of([1, 1, 2, 3], proof) == {
+        1: PairProof(2, 1, MTU),
+        2: PairProof(1),
+        3: PairProof(1, error=errno.ENETUNREACH),
+    }
+    assert PairProof.of([1, 1, 2]) == {1: PairProof(2), 2: PairProof(1)}
+
+
+# ---- All pairs ------------------------------------------------------------------------------
+
+
+def here(plane: int, nic: str, address: str, mtu: int = MTU, weight: int = 100) -> LocalPort:
+    return LocalPort(plane, nic, ip_interface(address), mtu, ifname=nic, weight=weight)
+
+
+def there(nic: str, address: str) -> RemotePort:
+    return RemotePort(nic, ip_interface(address), (50000,), MTU)
+
+
+class Fixed:
+    """Pairs of a QP, and what its planes are just now."""
+
+    def __init__(
+        self,
+        local: list[LocalPort],
+        remote: list[RemotePort],
+        planes: dict[int, tuple[int, int]],
+        reach: _Reach,
+        proofs: dict[int, PairProof] | None = None,
+    ) -> None:
+        made = {plane: PortPair(local[x], remote[y]) for plane, (x, y) in planes.items()}
+        others = [PortPair(x, y) for x in local for y in remote]
+        self.pairs = Pairs(
+            Mock(), Mock(), PairTerms(
+                host="h1", links=Mock(most=16), dispatcher=Mock(),
+                queue=SimpleNamespace(seal=0, qpn=1),  # type: ignore[arg-type]
+                controller=SimpleNamespace(evs=[]),  # type: ignore[arg-type]
+                rng=Mock(), first=True, udp_port=4791, config=ContextConfig(), path_mtu=MTU,
+                local=local, remote=remote, planes=made,
+                others=[each for each in others if each not in made.values()],
+                claims=Mock(), check=Mock(), warn=Mock(), silent=set(),
+                proofs=proofs or {}, fixed=False,
+            )
+        )  # fmt: skip
+        self.pairs._runs = True
+        self.pairs._look = AsyncMock(return_value=reach)  # type: ignore[method-assign]
+
+    async def states(self) -> dict[tuple[str, str], PairInfo]:
+        return {(each.address, each.peer_address): each for each in await self.pairs.infos()}
+
+
+async def test_infos__of_all_combinations() -> None:
+    local = [
+        here(1, "a", "10.0.1.1/24"), here(2, "b", "10.0.2.1/24"), here(3, "c", "fd00::1/64"),
+        here(4, "d", "172.17.0.1/16"),
+    ]  # fmt: skip
+    remote = [there("x", "10.0.1.2/24"), there("d", "172.17.0.1/16"), there("y", "fe80::1/64")]
+    reach = _Reach({("a", "x")}, uneven=False, new=set(), evs={1: [GOOD, GOOD]})
+    found = await Fixed(local, remote, {1: (0, 0)}, reach).states()
+    used = found["10.0.1.1", "10.0.1.2"]
+    assert (used.plane, used.state, used.paths, used.answering_paths) == (1, PairState.USED, 2, 2)
+    assert (used.nic, used.peer_nic, used.weight_percent, used.why) == ("a", "x", 100, "")
+    assert found["10.0.2.1", "10.0.1.2"].state is PairState.TRYING, "b has no other pair"
+    reasons = {key: each.why for key, each in found.items() if each.state is PairState.UNFIT}
+    assert reasons["fd00::1", "10.0.1.2"] == "no common IP version"
+    assert reasons["fd00::1", "fe80::1"] == "only one of the addresses is link-local"
+    assert reasons["10.0.1.1", "172.17.0.1"] == "both hosts have this address"
+    assert len(found) == 12 and len(reasons) == 10
+
+
+async def test_infos__of_pairs_that_are_no_planes() -> None:
+    local = [here(1, "a", "10.0.1.1/24"), here(2, "b", "10.0.2.1/24", mtu=100)]
+    remote = [there("x", "10.0.1.2/24"), there("y", "10.0.2.2/24")]
+    reach = _Reach(
+        {("a", "x"), ("b", "y")}, uneven=False, new=set(), evs={1: [GOOD], 3: [None, None]}
+    )
+    fixed = Fixed(local, remote, {1: (0, 0), 2: (1, 1), 3: (0, 1)}, reach, proofs={3: PairProof(2)})
+    found = await fixed.states()
+    assert found["10.0.2.1", "10.0.2.2"].state is PairState.SMALL, "without any EV"
+    assert found["10.0.1.1", "10.0.2.2"].state is PairState.SILENT
+    assert found["10.0.2.1", "10.0.1.2"].state is PairState.WAITS, "both have another"
+    fixed.pairs._terms.proofs.clear()
+    fixed.pairs._found.clear()
+    fixed.pairs._others.clear()
+    found = await fixed.states()
+    assert found["10.0.1.1", "10.0.2.2"].state is PairState.WAITS
+    assert found["10.0.2.1", "10.0.1.2"].why == "only 16 pairs are tried"
+
+
+async def test_infos__before_the_qp_runs_only_probes_count() -> None:
+    """The exchange gives up: no EV has been called bad yet."""
+    local, remote = [here(1, "a", "10.0.1.1/24")], [there("x", "10.0.1.2/24")]
+    reach = _Reach(set(), uneven=False, new=set(), evs={1: [GOOD, GOOD]})
+    fixed = Fixed(local, remote, {1: (0, 0)}, reach, proofs=PairProof.of([1, 1]))
+    fixed.pairs._runs = False
+    (info,) = await fixed.pairs.infos()
+    assert (info.state, info.paths, info.answering_paths) == (PairState.SILENT, 2, 0)
+
+
+async def test_infos__a_port_that_is_gone_is_still_shown() -> None:
+    local, remote = [here(1, "a", "10.0.1.1/24")], [there("x", "10.0.1.2/24")]
+    fixed = Fixed(
+        local, remote, {1: (0, 0)}, _Reach(set(), uneven=False, new=set(), evs={1: [BAD]})
+    )
+    fixed.pairs._local.clear()
+    (info,) = await fixed.pairs.infos()
+    assert (info.nic, info.state) == ("a", PairState.SILENT)
+
+
+async def test_infos__a_refused_pair_has_its_reason() -> None:
+    local, remote = (
+        [here(1, "a", "10.0.1.1/24")],
+        [there("x", "10.0.1.2/24"), there("y", "10.0.2.2/24")],
+    )
+    reach = _Reach({("a", "x")}, uneven=False, new=set(), evs={1: [GOOD]})
+    fixed = Fixed(local, remote, {1: (0, 0)}, reach)
+    pairs, terms = fixed.pairs, fixed.pairs._terms
+    for most, received, why in (
+        (1, 1 << 20, "a QP has at most 1 planes"),
+        (16, 0, "its address has had all probes that a stranger gets"),
+    ):
+        terms.links.most, pairs._channel.received_bytes = most, received  # type: ignore[misc]
+        await pairs._begin(list(pairs._others))
+        refused = (await fixed.states())["10.0.1.1", "10.0.2.2"]
+        assert (refused.state, refused.why) == (PairState.LIMIT, why)
+
+
+async def test_infos__weights_and_arp() -> None:
+    local = [here(1, "a", "10.0.1.1/24", weight=0), here(2, "b", "10.0.1.2/24", weight=50)]
+    remote = [there("x", "10.0.1.3/24")]
+    reach = _Reach(set(), uneven=False, new=set(), evs={1: [GOOD], 2: [BAD]})
+    found = await Fixed(local, remote, {1: (0, 0), 2: (1, 0)}, reach).states()
+    backup, silent = found["10.0.1.1", "10.0.1.3"], found["10.0.1.2", "10.0.1.3"]
+    assert (backup.state, backup.weight_percent) == (PairState.BACKUP, 0)
+    assert silent.weight_percent == 50
+    assert silent.why.endswith("perhaps because of ARP: run mrc doctor on this host")
+    pair = PortPair(local[0], remote[0])
+    assert sharing_hosts({4: pair}, local, [*remote, there("y", "10.0.1.4/24")], "h1") == {
+        4: "this host and h1"
+    }
+
+
+async def test_pairs__of_a_host_with_itself() -> None:
+    config = loopback_config(**two_planes())
+    async with joined(config, config) as pair:
+        infos = await pair.near.pairs()
+        planes = {each.plane for each in infos if each.state is PairState.USED}
+        assert planes == set(pair.near.planes)
+        rest = {(each.state, each.why) for each in infos if each.plane is None}
+        assert rest == {(PairState.UNFIT, "on one host ports are joined in order")}
