@@ -25,10 +25,12 @@ from mrc.aio.context import Context
 from mrc.cli.output import Exit, Output
 from mrc.cli.runner import run_async
 from mrc.config import ContextConfig, Sockets
-from mrc.engine import native
+from mrc.engine import native, paths
+from mrc.engine.paths import PortSelection
 from mrc.enums import Access
 from mrc.errors import MrcError, StateError
 from mrc.linux import netns, system
+from mrc.linux.rtnetlink import Interface
 from mrc.results import Result
 from mrc.tasks import within
 
@@ -84,7 +86,8 @@ def examine_host(run: Run = asyncio.run) -> list[Finding]:
     needs = (State.LIMITED, "sender, receiver and switches share one", "a machine with more")
     processors = Finding.of("processors", count > 1, f"{count}", needs)
     return [
-        _point_to_point(run), _kernel(), _segments(), *_buffers(), processors, _crc(), _sealing()
+        _point_to_point(run), _kernel(), _segments(), *_buffers(), processors, _crc(), _sealing(),
+        arp(Interface.all(), _effective),
     ]  # fmt: skip
 
 
@@ -191,6 +194,39 @@ def _sealing() -> Finding:
         f"apt-get install libipsec-mb-dev{forced}",
     )
     return Finding.of("sealed packets", library == "IPsec-MB" or not x86, library, needs)
+
+
+def arp(interfaces: list[Interface], setting: Callable[[str, str], int]) -> Finding:
+    """Whether another interface of this host may answer ARP for an address. `setting`: the value of
+    a setting of IPv4 that counts for an interface.
+    """
+    ports = PortSelection.of_interfaces(interfaces, (), 1).ports
+    nics = [port.nic for port in ports if port.loose]
+    if not nics:
+        return Finding("ARP", State.OK, "no two interfaces are in one IPv4 network")
+    found = f"{' and '.join(nics)} are in one IPv4 network"
+    if all(setting(nic, "arp_ignore") for nic in nics):
+        return Finding("ARP", State.OK, f"{found}, and answer only for their own addresses")
+    sixes = {port.nic for port in ports if port.address.version == 6}
+    lacks = "each answers ARP for all, so packets of a peer come in at any of them; mrc takes them"
+    remedy = paths.ARP_REMEDY
+    if any(setting(nic, "rp_filter") == 1 for nic in nics):
+        lacks += ", but rp_filter=1 drops them"
+        remedy += " net.ipv4.conf.all.rp_filter=2"
+    else:
+        lacks += " there"
+    if sixes.issuperset(nics):
+        lacks += ", and uses IPv6 on these links"
+    else:
+        lacks += ", and without IPv6 a link may be idle for 5 s, until peers ask again"
+        remedy += ", or IPv6"
+    return Finding("ARP", State.LIMITED, found, lacks, remedy)
+
+
+def _effective(nic: str, name: str) -> int:
+    """A setting of IPv4 that counts for an interface: the larger one of its own and that of all."""
+    values = (Path("/proc/sys/net/ipv4/conf", each, name).read_text() for each in ("all", nic))
+    return max(map(int, values))
 
 
 # ---- Packages ------------------------------------------------------------------------------------
