@@ -243,7 +243,7 @@ class Pairs:
         self._pause = _FIRST_LOOK_SECONDS
         self._task: asyncio.Task[None] | None = None
         self._proofs: dict[int, asyncio.Task[None]] = {}
-        self._found = {_key(self._planes[plane]): each for plane, each in terms.proofs.items()}
+        self._found = {_ends(self._planes[plane]): each for plane, each in terms.proofs.items()}
         self._refused: dict[tuple[IpAddress, IpAddress], str] = {}  # why a pair is not tried
         self._runs = False  # the QP
 
@@ -316,20 +316,20 @@ class Pairs:
     async def infos(self) -> tuple[PairInfo, ...]:
         """The state of every port of this host with every port of the peer."""
         reach = await self._look()
-        planes = {_key(each): plane for plane, each in self._planes.items()}
+        planes = {_ends(each): plane for plane, each in self._planes.items()}
         named = [PortPair(*ends) for ends in product(self._local, self._remote)]
-        gone = {_key(each): each for each in self._planes.values()}
+        gone = {_ends(each): each for each in self._planes.values()}
         for each in named:
-            gone.pop(_key(each), None)
+            gone.pop(_ends(each), None)
         return tuple(
-            self._info(each, planes.get(_key(each)), reach) for each in (*named, *gone.values())
+            self._info(each, planes.get(_ends(each)), reach) for each in (*named, *gone.values())
         )
 
     def _info(self, pair: PortPair, plane: int | None, reach: _Reach) -> PairInfo:
         local, remote = pair.local, pair.remote
         evs = reach.evs.get(plane or 0, [])
         state, why = self._state(pair, plane, evs, reach)
-        tried = self._found.get(_key(pair), PairProof(len(evs)))
+        tried = self._found.get(_ends(pair), PairProof(len(evs)))
         good = sum(each in (EvState.GOOD, EvState.SKIP) for each in evs)
         used = state in (PairState.USED, PairState.BACKUP)
         hosts = sharing_hosts({0: pair}, self._local, self._remote, self._terms.host)[0]
@@ -367,7 +367,7 @@ class Pairs:
         if self._runs and any(each is not None for each in evs):
             weight = reach.weights.get(plane, pair.weight)
             return on_plane(evs, suspended=plane in reach.suspended, weight=weight)
-        if (found := self._found.get(key)) is not None:
+        if (found := self._found.get(_ends(pair))) is not None:
             return beside_planes(found, terms.path_mtu)
         if reach.lacks(pair):
             return PairState.TRYING, "is being tried"
@@ -562,7 +562,7 @@ class Pairs:
             rtt=self._channel.rtt,
         )
         if indices:
-            self._found[_key(pair)] = PairProof.of([plane] * len(indices), proof)[plane]
+            self._found[_ends(pair)] = PairProof.of([plane] * len(indices), proof)[plane]
         if proof.mtu < terms.path_mtu or not (await self._look()).lacks(pair):
             return
         if not known:
@@ -584,3 +584,8 @@ class Pairs:
 
 def _key(pair: PortPair) -> tuple[IpAddress, IpAddress]:
     return pair.local.address.ip, pair.remote.address.ip
+
+
+def _ends(pair: PortPair) -> tuple[str, IpAddress, str, IpAddress]:
+    """Interfaces and addresses: under SRv6 all interfaces of a host may have the same address."""
+    return pair.local.nic, pair.local.address.ip, pair.remote.nic, pair.remote.address.ip

@@ -189,6 +189,15 @@ def test_check__the_host_has_no_link(hosts: Hosts, bed: Testbed, healed: None) -
     assert printed("paths", look.ends(1))["missing"] == ["p2 is down"]
 
 
+def test_why__of_planes_that_the_configuration_defines(hosts: Hosts) -> None:
+    hosts.start("h1", "perf", "--server").until_listening()
+    look = hosts.start("h0", "paths", "h1", "--why", "--json")
+    pairs = printed("paths", look.ends(0))["pairs"]
+    states = {(each["nic"], each["peer_nic"]): (each["plane"], each["state"]) for each in pairs}
+    used, apart = {(f"p{n}", f"p{n}"): (n, "USED") for n in (1, 2)}, (None, "UNFIT")
+    assert states == used | {("p1", "p2"): apart, ("p2", "p1"): apart}
+
+
 def measured(hosts: Hosts, *words: str, enough: Callable[[Iterable[bool]], bool]) -> dict[str, Any]:
     """What it finds as soon as enough paths lose nothing: while h1 stands still, all of them do."""
     while True:

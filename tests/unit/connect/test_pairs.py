@@ -93,6 +93,8 @@ class Fixed:
         planes: dict[int, tuple[int, int]],
         reach: _Reach,
         proofs: dict[int, PairProof] | None = None,
+        *,
+        fixed: bool = False,
     ) -> None:
         made = {plane: PortPair(local[x], remote[y]) for plane, (x, y) in planes.items()}
         others = [PortPair(x, y) for x in local for y in remote]
@@ -105,7 +107,7 @@ class Fixed:
                 local=local, remote=remote, planes=made,
                 others=[each for each in others if each not in made.values()],
                 claims=Mock(), check=Mock(), warn=Mock(), silent=set(),
-                proofs=proofs or {}, fixed=False,
+                proofs=proofs or {}, fixed=fixed,
             )
         )  # fmt: skip
         self.pairs._runs = True
@@ -204,6 +206,18 @@ async def test_infos__weights_and_arp() -> None:
     assert sharing_hosts({4: pair}, local, [*remote, there("y", "10.0.1.4/24")], "h1") == {
         4: "this host and h1"
     }
+
+
+async def test_infos__of_configured_paths() -> None:
+    """Under SRv6 both interfaces of a host have one address."""
+    local = [here(1, "p1", "fd00::1/128"), here(2, "p2", "fd00::1/128")]
+    remote = [there("p1", "fd00::2/128"), there("p2", "fd00::2/128")]
+    reach = _Reach(set(), uneven=False, new=set(), evs={1: [GOOD], 2: [BAD]})
+    fixed = Fixed(local, remote, {1: (0, 0), 2: (1, 1)}, reach, fixed=True)
+    shown = [(each.plane, each.state, each.why) for each in await fixed.pairs.infos()]
+    apart = (None, PairState.UNFIT, "the host configuration does not join them")
+    silent = (2, PairState.SILENT, "no answer over UDP now")
+    assert shown == [(1, PairState.USED, ""), apart, apart, silent]
 
 
 async def test_pairs__of_a_host_with_itself() -> None:
