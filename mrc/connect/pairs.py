@@ -492,7 +492,7 @@ class Pairs:
                 continue
             one = paths.numbered([each], terms.links.most, {*self._planes, *added})
             if not one:
-                self._refused[_key(each)] = f"a QP has at most {terms.links.most} planes"
+                self._refused[_key(each)] = f"a QP has at most {counted(terms.links.most, 'plane')}"
             added |= one
         if added:
             evs = paths.pair_evs(
