@@ -3,8 +3,10 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from ipaddress import ip_address
 
 from mrc import limits
 from mrc.connect.security import Security
@@ -270,7 +272,8 @@ class ContextConfig:
     host: HostConfig | None = None
     """The host configuration; None: see above."""
     interfaces: tuple[str, ...] = ()
-    """Names or addresses of the interfaces to use, one for each plane; empty: all."""
+    """Names or addresses of the interfaces to use, one for each plane; empty: all. `wwan0:backup`
+    carries data only while no other can, `wwan0:50` half of what the busiest one carries."""
     name: str = ""
     """Name of this host for its peers; empty: the name in `host`, else the machine's name."""
     udp_port: int = 0
@@ -321,9 +324,40 @@ class ContextConfig:
         names: object = self.interfaces
         if isinstance(names, str):
             raise ConfigError("interfaces: is one string, must be a sequence of strings")
+        for name, weight in map(_weighed, self.interfaces):
+            if self.weights[name] != weight:
+                raise ConfigError(f"interfaces: {name} has two weights")
         PlaneShares.check(self.plane_shares)
         subjects = [str(each.name).partition("_")[0] for each in self.readings]
         if twice := sorted({each for each in subjects if subjects.count(each) > 1}):
             raise ConfigError(f"readings: names two alternatives of {', '.join(twice)}")
         if Reading.S1_A in self.readings and self.queues.mpr == 0:
             object.__setattr__(self, "queues", replace(self.queues, mpr=limits.MPR_UNIT))
+
+    @property
+    def weights(self) -> dict[str, int | None]:
+        """The weights of `interfaces`, by name, in per cent; 0: a backup, None: not given."""
+        return dict(map(_weighed, self.interfaces))
+
+
+def _weighed(text: str) -> tuple[str, int | None]:
+    """A name or address, and its weight. Raises ConfigError.
+
+    An IPv6 address with a weight is in brackets, because 2001:db8::1:50 is an address. A weight
+    below 10 has its %, because eth0:1 may mean an alias of ifconfig.
+    """
+    try:
+        ip_address(text)
+    except ValueError:
+        pass
+    else:
+        return text, None
+    weight = r"backup|[1-9]\d?%|[1-9]\d|100%?"
+    found = re.fullmatch(rf"(?:\[([^][]+)\]|([^][:]+))(?::({weight}))?", text, re.ASCII)
+    if found is None:
+        known = "eth0:backup, eth0:50, eth0:5% or [2001:db8::1]:backup"
+        raise ConfigError(f"interfaces: {text!r} is no name; with a weight it is as {known}")
+    name = found[1] or found[2]
+    if found[3] is None:
+        return name, None
+    return name, 0 if found[3] == "backup" else int(found[3].rstrip("%"))

@@ -217,6 +217,10 @@ class PlaneInfo(Struct, frozen=True):
     """What it carried in the last period that compared the planes, in percent of the mean of the
     others, over all QPs to the peer; 100 before.
     """
+    weight: int = 100
+    """What it may carry, in percent of the plane that carries most; 0: a backup, which carries data
+    only while no other plane can.
+    """
 
 
 class EvInfo(Struct, frozen=True):

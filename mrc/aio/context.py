@@ -476,7 +476,7 @@ class Context:
 
     async def _connect(self, host: str, port: int, terms: Terms, timeout: float) -> QP:
         with self._all().choose(messages=terms.messages) as local:
-            local.links.check(self.config.interfaces)
+            local.links.check(tuple(self.config.weights))
             return self._adopt(await local.connect(terms, host, port, timeout=timeout))
 
     def _adopt(self, qp: QP) -> QP:

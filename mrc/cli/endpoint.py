@@ -46,7 +46,9 @@ T = TypeVar("T")
 
 _OPTIONS = f"""
 -B, --interface IFACE...  use only this interface (name or address); repeat it for each interface
-                          [all]
+                          [all]. wwan0:backup carries data only while no other does, wwan0:50 half
+                          of what the busiest one does: -B eth0 -B wwan0:backup. An IPv6 address
+                          with such a weight is in brackets: [2001:db8::1]:backup
 --udp-port PORT           UDP port that peers send to, for a firewall that must know it
                           [{limits.UDP_PORT} if it is free, else a random port]
 -v, --verbose             also print the parameters of the QP and the changes of its paths

@@ -172,10 +172,15 @@ def shares_text(moved: Mapping[int, int], marks: Mapping[int, str] = {}) -> str:
     )
 
 
+def weight_text(weight: int) -> str:
+    """ "backup" or "weight 50"; empty for a plane that carries all it can."""
+    return "backup" if weight == 0 else f"weight {weight}" if weight < 100 else ""
+
+
 def sentence(moved: Mapping[int, int], lost: Collection[int] = ()) -> str:
     """ "plane 2 carried 9% of the others"; empty if no plane is slow or too few bytes moved.
 
-    Leaves out planes without any byte and the planes in `lost`: they were down, not slow.
+    Leaves out planes without any byte and those in `lost`: they were down, or have a weight.
     """
     moved = {plane: own for plane, own in moved.items() if own and plane not in lost}
     slow = {

@@ -276,7 +276,7 @@ async def _look(args: argparse.Namespace, ctx: mrc.Context, qp: QP) -> tuple[Blo
         suspects=tuple(suspected_links(evs, found, qp.peer_host)) if args.locate else (),
     )
     title = f"paths to {qp.peer_host} at {time.strftime('%H:%M:%S')}"
-    return replace(_block(evs, probes, quality), title=title), result
+    return replace(_block(evs, info.planes, probes, quality), title=title), result
 
 
 async def _until_tried(out: Output, qp: QP) -> None:
@@ -394,8 +394,12 @@ def _summary(result: Paths) -> str:
 
 
 def _block(
-    evs: Sequence[EvInfo], probes: Sequence[ProbeResult], quality: Mapping[int, Quality]
+    evs: Sequence[EvInfo],
+    planes: Sequence[PlaneInfo],
+    probes: Sequence[ProbeResult],
+    quality: Mapping[int, Quality],
 ) -> Block:
+    weights = {plane.plane: figures.weight_text(plane.weight) for plane in planes}
     head = [
         "plane",
         "path",
@@ -406,7 +410,7 @@ def _block(
     ]
     rows = [
         [
-            ev.plane,
+            f"{ev.plane} ({weight})" if (weight := weights.get(ev.plane)) else ev.plane,
             ev.path,
             f"{ev.ev:#010x}",
             _state(ev, probes) + ("" if ev.active else " (backup)"),

@@ -16,7 +16,7 @@ from typing import Any, Self
 from msgspec import Struct
 
 from mrc import products
-from mrc.cli import endpoint
+from mrc.cli import endpoint, figures
 from mrc.cli.arguments import add
 from mrc.cli.output import (
     Exit,
@@ -317,11 +317,14 @@ def _planes(endpoint: Endpoint) -> list[Block]:
 
 
 def _plane_state(parts: list[PlaneRates]) -> str:
-    """How many QPs have suspended the plane, or the least that it carries for one; "up" if none."""
+    """How many QPs have suspended the plane, the least that it carries for one, or the weight that
+    it has; "up" if none.
+    """
     if suspended := sum(part.suspended for part in parts):
         return f"suspended {suspended}/{len(parts)}" if len(parts) > 1 else "suspended"
     slow = [part.share_percent for part in parts if part.slow]
-    return f"slow {min(slow)}%" if slow else "up"
+    weight = figures.weight_text(min(part.weight for part in parts))
+    return f"slow {min(slow)}%" if slow else weight or "up"
 
 
 def qp_blocks(endpoint: Endpoint, most: int) -> list[Block]:

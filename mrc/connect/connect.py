@@ -774,8 +774,13 @@ class _Exchange:
 
     async def _settle(self, end: QP, living: set[int]) -> set[tuple[bool, str]]:
         """Where planes with `living` EVs before them reach both interfaces, link-local pairs wait,
-        and spare pairs are backups. Returns the interfaces that planes reach.
+        and spare pairs are backups. Returns the interfaces that planes reach. All planes get their
+        weights: one without a living EV may return.
         """
+        for plane, weight in self._weights().items():
+            if weight < 100:
+                command = self.queue.set_weight(plane, weight)
+                await self.local.dispatcher.call(command, "set the weight of a plane")
         covered: set[tuple[bool, str]] = set()
         planes = [ev.attr.plane for ev in self.plan.evs]
         alive = [plane for plane in self.pairs if any(planes[index] == plane for index in living)]
@@ -786,7 +791,7 @@ class _Exchange:
                 weight = 0 if each.spare and each.nics <= covered else each.weight
                 covered |= each.nics
                 used.append(plane)
-                if weight < 100:
+                if weight < each.weight:
                     command = self.queue.set_weight(plane, weight)
                     await self.local.dispatcher.call(command, "set the weight of a plane")
         idle = {
@@ -796,6 +801,13 @@ class _Exchange:
         }
         await end._controller.wait([i for i, plane in enumerate(planes) if plane in idle])
         return covered
+
+    def _weights(self) -> dict[int, int]:
+        """The weights of the planes: the smaller of those that both hosts give their ports."""
+        if self.pairs:
+            return {plane: each.weight for plane, each in self.pairs.items()}
+        there = {port.number: port.weight for port in self.peer.attributes.ports}
+        return {port.plane: min(port.weight, there.get(port.plane, 100)) for port in self.ports}
 
     async def _probe(
         self, end: QP, allowed: Sequence[int], heard: asyncio.Event

@@ -137,6 +137,8 @@ class _Reach(Struct):
     """addresses that came while the QP ran"""
     ends: set[tuple[IpAddress, str]] = set()
     """addresses of living planes, with the interface at the other end"""
+    spared: set[tuple[str, str]] = set()
+    """those in `links` that only backups reach"""
     wanted: list[PortPair] = []
     """the pairs that are needed and wait"""
     suspended: set[int] = set()
@@ -148,7 +150,8 @@ class _Reach(Struct):
 
     def lacks(self, pair: PortPair) -> bool:
         """Whether the pair is needed: for an interface that no plane reaches, or to let all links
-        carry what they can, where they differ in number or in rate.
+        carry what they can, where they differ in number or in rate. An interface with only a backup
+        may be dear at its other end, so other pairs do not use it, but for one like it.
         """
         local, remote = {here for here, _ in self.links}, {there for _, there in self.links}
         if pair.local.nic not in local or pair.remote.nic not in remote:
@@ -156,8 +159,13 @@ class _Reach(Struct):
         for port, other in ((pair.local, pair.remote), (pair.remote, pair.local)):
             if port.address.ip in self.new and (port.address.ip, other.nic) not in self.ends:
                 return True
+        busy = self.links - self.spared
+        local, remote = {here for here, _ in busy}, {there for _, there in busy}
+        known = (pair.local.nic in local) + (pair.remote.nic in remote)
+        if pair.weight == 0 or known < 2:
+            return pair.weight > 0 and known == 0
         differ = self.uneven or len(local) != len(remote)
-        return differ and (pair.local.nic, pair.remote.nic) not in self.links
+        return differ and (pair.local.nic, pair.remote.nic) not in busy
 
 
 # ---- The state of a pair -------------------------------------------------------------------------
@@ -453,6 +461,7 @@ class Pairs:
         there = {port.address.ip for port in self._remote}
         links: set[tuple[str, str]] = set()
         ends: set[tuple[IpAddress, str]] = set()
+        busy: set[tuple[str, str]] = set()
         uneven = False
         for plane, each in self._planes.items():
             its, end = info.planes[plane - 1], (each.local.plane, each.local.address.ip)
@@ -460,8 +469,10 @@ class Pairs:
                 links.add((each.local.nic, each.remote.nic))
                 ends.add((each.local.address.ip, each.remote.nic))
                 ends.add((each.remote.address.ip, each.local.nic))
+                if each.weight > 0:
+                    busy.add((each.local.nic, each.remote.nic))
                 uneven |= bool(its.slow) or its.share_percent < _UNEVEN_PERCENT
-        reach = _Reach(links, uneven, self._new, ends)
+        reach = _Reach(links, uneven, self._new, ends, links - busy)
         for index, (ev, its) in enumerate(zip(evs, infos, strict=False)):
             state = None if controller.waits(index) else EvState(its.state)
             reach.evs.setdefault(ev.attr.plane, []).append(state)

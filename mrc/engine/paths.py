@@ -80,12 +80,17 @@ class PortSelection(Struct, frozen=True):
 
     @classmethod
     def of_srv6(
-        cls, host: HostConfig, interfaces: Sequence[Interface], wanted: Sequence[str] = ()
+        cls,
+        host: HostConfig,
+        interfaces: Sequence[Interface],
+        wanted: Sequence[str] = (),
+        weights: Mapping[str, int] = {},
     ) -> Self:
         """The usable ports of the host configuration, followed by loopback ports.
 
         These ports receive on any local address, because each EV has its own destination address.
-        `wanted` selects some by interface or address, which keep their planes; empty: all.
+        `wanted` selects some by interface or address, which keep their planes; empty: all. Those in
+        `weights` have another weight than in the host configuration.
         """
         by_name = {interface.name: interface for interface in interfaces}
         own = {address.ip for interface in interfaces for address in interface.addresses}
@@ -99,7 +104,8 @@ class PortSelection(Struct, frozen=True):
         ]
         segments = host.most_segments
         for plane, port in host.planes.items():
-            if wanted and not {port.ifname, str(port.address.ip)} & set(wanted):
+            named = {port.ifname, str(port.address.ip)}
+            if wanted and not named & set(wanted):
                 continue
             interface = by_name.get(port.ifname)
             if interface is None or not interface.up:
@@ -110,9 +116,12 @@ class PortSelection(Struct, frozen=True):
             if port.address.ip not in own:
                 missing.append(f"{port.address.ip} is not an address of this host")
                 continue
-            mtu = payload_mtu(port.mtu, port.address.version, segments=segments)
             made = replace(
-                _tied_port(interface, port.address), plane=plane, mtu=mtu, any_address=True
+                _tied_port(interface, port.address),
+                plane=plane,
+                mtu=payload_mtu(port.mtu, port.address.version, segments=segments),
+                any_address=True,
+                weight=min((weights[name] for name in named & set(weights)), default=port.weight),
             )
             ports += _carrying([made], missing, segments=segments)
         # Bound to lo, they can share the UDP port with sockets that receive on any address.
@@ -128,6 +137,7 @@ class PortSelection(Struct, frozen=True):
         wanted: Sequence[str],
         tx_sockets: int,
         kept: _Kept = frozenset(),
+        weights: Mapping[str, int] = {},
     ) -> Self:
         """The usable ports of a host without SRv6: interfaces that are up, then loopback.
 
@@ -135,7 +145,7 @@ class PortSelection(Struct, frozen=True):
         with both IP versions provides two ports. All second ports follow all first ports, so the
         planes of an ordinary peer have the numbers 1, 2, ... A link-local address counts only where
         an interface in `wanted`, or the whole host, has no other address: many hosts have idle
-        interfaces with one.
+        interfaces with one. `weights` are those of names in `wanted`, where they are not 100.
         """
         groups: list[list[LocalPort]] = []
         missing: list[str] = []
@@ -152,6 +162,7 @@ class PortSelection(Struct, frozen=True):
             except ConfigError as error:
                 missing.append(str(error))
             else:
+                group = [replace(port, weight=weights.get(name, 100)) for port in group]
                 groups.append([replace(port, plane=plane) for port in group[:1]] + group[1:])
         ports = [group[0] for group in groups if group]
         ports += [port for group in groups for port in group[1:]]

@@ -126,14 +126,22 @@ class LocalPorts:
     @classmethod
     def of(cls, config: ContextConfig, host: HostConfig | None) -> LocalPorts:
         """Those that a Context selects from the interfaces, by its configuration."""
-        wanted = config.interfaces
+        wanted = tuple(config.weights)
+        weights = {name: each for name, each in config.weights.items() if each is not None}
         if host is not None and host.has_srv6:
-            return cls(lambda interfaces, kept: PortSelection.of_srv6(host, interfaces, wanted))
+            return cls(
+                lambda interfaces, kept: PortSelection.of_srv6(host, interfaces, wanted, weights)
+            )
+        for port in host.ports if host is not None else ():
+            for name in (port.ifname, str(port.address.ip)):
+                weights.setdefault(name, port.weight)
         if not wanted and host is not None:
             wanted = tuple(str(port.address.ip) for port in host.ports)
         evs = config.spraying.evs_per_pair
         return cls(
-            lambda interfaces, kept: PortSelection.of_interfaces(interfaces, wanted, evs, kept)
+            lambda interfaces, kept: PortSelection.of_interfaces(
+                interfaces, wanted, evs, kept, weights
+            )
         )
 
     # ---- State ----------------------------------------------------------------------------
@@ -337,14 +345,13 @@ class LocalPorts:
                 address
                 for each in interfaces
                 for address in each.addresses
-                if address.ip == own and (not config.interfaces or each.name in config.interfaces)
+                if address.ip == own and (not config.weights or each.name in config.weights)
             ]
             links = [each for each in interfaces if each.index == index]
             for address, link in zip(addresses[:1], links, strict=False):
                 port = untied_port(link, address, config.spraying.evs_per_pair)
                 if port.mtu >= limits.MIN_MTU:
-                    await self._open(port, call, opened)
-                    self._refused.discard(port)
+                    await self._open_more(port, call, opened)
                     self._tell_change()
 
     async def open_link_local(
@@ -353,13 +360,19 @@ class LocalPorts:
         """Opens the link-local ports of these interfaces, if the configuration allows them."""
         async with self._changing:
             for each in Interface.all():
-                allowed = not config.interfaces or each.name in config.interfaces
+                allowed = not config.weights or each.name in config.weights
                 port = link_local_port(each, config.spraying.evs_per_pair)
                 known = port is None or any(p.address.ip == port.address.ip for p in self.ports)
                 if port is not None and not known and allowed and each.up and each.name in nics:
-                    await self._open(port, call, opened)
-                    self._refused.discard(port)
+                    await self._open_more(port, call, opened)
         self._tell_change()
+
+    async def _open_more(self, port: LocalPort, call: Call, opened: AnyEngine) -> None:
+        """Opens a further port of an interface, with the weight of the others."""
+        weight = min((each.weight for each in self.ports if each.nic == port.nic), default=100)
+        port = replace(port, weight=weight)
+        await self._open(port, call, opened)
+        self._refused.discard(port)
 
     async def _set_up(self, plane: int, slot: _Slot, call: Call, *, up: bool) -> None:
         if slot.up == up:

@@ -97,6 +97,10 @@ class HostPort(Struct, frozen=True):
     """Its MTU in bytes."""
     plane: Annotated[int, Meta(ge=0, le=limits.MAX_PORTS)] = 0
     """Its plane; 0: its place in the file."""
+    weight: Annotated[int, Meta(ge=0, le=100)] = 100
+    """What it carries, in per cent of the port that carries most; 0: a backup, which carries data
+    only while no other port can.
+    """
 
     def __post_init__(self) -> None:
         if len(self.ifname.encode()) > 15:

@@ -53,6 +53,7 @@ class QpPlane(Struct, frozen=True, kw_only=True):
     received_bytes: int
     lost_packets: int
     inflight_bytes: int
+    weight: int = 100
 
 
 class Ev(Struct, frozen=True, kw_only=True):

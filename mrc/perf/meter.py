@@ -53,6 +53,7 @@ class MeterInterval(Struct, frozen=True):
     planes_received: Mapping[Whole, Whole]  # plane -> payload bytes received on it
     planes_slow: tuple[Whole, ...] = ()  # slow for any QP at the end; see PlaneInfo.slow
     planes_suspended: tuple[Whole, ...] = ()  # suspended by any QP at the end
+    weights: Mapping[Whole, Whole] = {}  # of planes below 100; see PlaneInfo.weight
 
     @property
     def written_bits_per_second(self) -> float:
@@ -227,6 +228,12 @@ class Meter:
             planes_received=moved_by_plane("received_bytes"),
             planes_slow=end.marked("slow"),
             planes_suspended=end.marked("suspended"),
+            weights={
+                plane.plane: plane.weight
+                for info in end.infos
+                for plane in info.planes
+                if plane.weight < 100
+            },
         )
 
 

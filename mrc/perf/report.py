@@ -75,7 +75,10 @@ def interval_line(plan: PerfPlan, interval: MeterInterval, *, verbose: bool = Fa
     retransmits.
     """
     planes = interval.planes if plan.client_writes else interval.planes_received
-    marks = dict.fromkeys(interval.planes_slow, " (slow)")
+    marks = {
+        plane: f" ({figures.weight_text(weight)})" for plane, weight in interval.weights.items()
+    }
+    marks |= dict.fromkeys(interval.planes_slow, " (slow)")
     marks |= dict.fromkeys(interval.planes_suspended, " (suspended)")
     again = f"  {interval.retransmitted_packets:6} rtx" if plan.client_writes else ""
     changes = f"  {interval.ev_changes:4} EV changes" if verbose else ""
@@ -89,7 +92,7 @@ def slow_planes(result: TestResult) -> list[str]:
     """The planes that carried much less than the others: a sentence for each direction."""
     total = result.client.total
     ends = [total, *result.intervals, *([result.server.total] if result.server else [])]
-    lost = {plane for each in ends for plane in each.planes_suspended}
+    lost = {plane for each in ends for plane in (*each.planes_suspended, *each.weights)}
     there = figures.sentence(total.planes, lost) if result.plan.client_writes else ""
     back = figures.sentence(total.planes_received, lost) if result.plan.server_writes else ""
     if back and result.plan.client_writes:
@@ -473,6 +476,7 @@ def _by_plane(interval: MeterInterval) -> dict[str, Any]:
                 carried_percent=percent[plane],
                 slow=plane in interval.planes_slow,
                 suspended=plane in interval.planes_suspended,
+                weight=interval.weights.get(plane, 100),
             )
             for plane, count in sent.items()
         ),

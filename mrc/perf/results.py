@@ -68,6 +68,8 @@ class SentPlane(Struct, frozen=True, kw_only=True):
     """At the end of the interval: the plane carries less than half of what the others do."""
     suspended: bool
     """At the end of the interval: the plane carries only probes."""
+    weight: int
+    """What it may carry, in percent of the plane that carries most; 0: a backup."""
 
 
 class ReceivedPlane(Struct, frozen=True, kw_only=True):

@@ -8,7 +8,7 @@ The wiring of a seed is the first line of a failure: `pytest 'test_wirings.py' -
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import cache
@@ -116,12 +116,14 @@ def reach_of(wiring: Wiring) -> Reach:
 
 
 @contextmanager
-def transfer(wiring: Wiring, start: Start, *arguments: str) -> Iterator[tuple[Built, Mrc]]:
-    """A built wiring in which a writes to b."""
+def transfer(
+    wiring: Wiring, start: Start, *arguments: str, server: Sequence[str] = ()
+) -> Iterator[tuple[Built, Mrc]]:
+    """A built wiring in which a writes to b, which has the options of `server`."""
     print(wiring)
     named = [*reach_of(wiring).tcp, *chain(*wiring.addresses("b").values())][0]
     with built(wiring) as made:
-        start(made.b, "perf", "--server", "--one-off").until_listening()
+        start(made.b, "perf", "--server", "--one-off", *server).until_listening()
         yield made, start(made.a, "perf", named, *arguments)
 
 

@@ -139,6 +139,48 @@ def test_config__interfaces_are_no_string() -> None:
         ContextConfig(interfaces="eth0")  # type: ignore[arg-type]
 
 
+@pytest.mark.parametrize(
+    ("text", "name", "weight"),
+    [
+        ("eth0", "eth0", None),
+        ("10.0.0.1", "10.0.0.1", None),
+        ("2001:db8::1:50", "2001:db8::1:50", None),
+        ("[2001:db8::1]", "2001:db8::1", None),
+        ("wwan0:backup", "wwan0", 0),
+        ("10.0.0.1:backup", "10.0.0.1", 0),
+        ("[2001:db8::1]:backup", "2001:db8::1", 0),
+        ("[fe80::1]:50", "fe80::1", 50),
+        ("wwan0.7:50", "wwan0.7", 50),
+        ("wwan0:5%", "wwan0", 5),
+        ("wwan0:100", "wwan0", 100),
+    ],
+)
+def test_config__weights_of_interfaces(text: str, name: str, weight: int | None) -> None:
+    assert ContextConfig(interfaces=("eth1", text)).weights == {"eth1": None, name: weight}
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "eth0:1", "eth0:", "eth0:0", "eth0:101", "eth0:050", "eth0:\N{ARABIC-INDIC DIGIT FIVE}%",
+        "eth0:spare", "2001:db8::1:backup", "1:2:3:4:5:6:7:8:50", "eth0:1:backup", ":50", "[]", "",
+    ],
+)  # fmt: skip
+def test_config__weights_that_are_none(text: str) -> None:
+    """Not even eth0:1, which may mean an alias of ifconfig."""
+    with pytest.raises(ConfigError) as caught:
+        ContextConfig(interfaces=(text,))
+    assert str(caught.value) == (
+        f"interfaces: {text!r} is no name; with a weight it is as"
+        " eth0:backup, eth0:50, eth0:5% or [2001:db8::1]:backup"
+    )
+
+
+def test_config__two_weights_of_an_interface() -> None:
+    with pytest.raises(ConfigError, match=r"^interfaces: eth0 has two weights$"):
+        ContextConfig(interfaces=("eth0", "eth0:backup"))
+
+
 # ---- Events as lines of a log --------------------------------------------------------------------
 
 

@@ -11,7 +11,7 @@ import sys
 import time
 from array import array
 from bisect import bisect_left
-from collections.abc import AsyncIterator, Callable, Collection, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from typing import TYPE_CHECKING
 
@@ -30,6 +30,7 @@ from mrc.errors import MrcError
 from mrc.events import (
     EventsLost,
     EvEvent,
+    EvInfo,
     PlaneEvent,
     PlaneInfo,
     PlaneShareEvent,
@@ -67,6 +68,19 @@ def carried_bytes(role: str, planes: Sequence[PlaneInfo]) -> dict[int, int]:
     """Payload that each plane carried in the direction of the transfer."""
     name = "sent_bytes" if role == "sender" else "received_bytes"
     return {plane.plane: getattr(plane, name) for plane in planes}
+
+
+def backup_lines(
+    planes: Sequence[PlaneInfo], evs: Sequence[EvInfo], carried: Mapping[int, int]
+) -> Iterator[tuple[str, bool]]:
+    """A line about each backup, and whether it was used: "plane 2 (wwan0): backup, not used"."""
+    nics = {ev.plane: ev.path.partition(">")[0] for ev in evs if not ev.usids}
+    for plane in planes:
+        if plane.weight == 0:
+            nic, used = nics.get(plane.plane), carried[plane.plane]
+            name = f"plane {plane.plane}" + (f" ({nic})" if nic else "")
+            did = f"carried {scaled(used, 'B')}" if used else "not used"
+            yield f"{name}: backup, {did}", used > 0
 
 
 async def overflow(ctx: Context) -> str:
@@ -382,14 +396,17 @@ class PlaneCount:
         self._any_at = 0.0
 
     def text(self, carried: dict[int, int], planes: Sequence[PlaneInfo], now: float) -> str:
-        """ "3/4". `carried` has each plane's bytes so far; `now` is in seconds."""
+        """ "3/4". `carried` has each plane's bytes so far; `now` is in seconds. A backup is usually
+        silent.
+        """
         before, self._carried = self._carried, carried
         for plane, count in carried.items():
             if count > before.get(plane, 0):
                 self._heard[plane] = self._any_at = now
             self._heard.setdefault(plane, now)
         lost = sum(
-            plane.suspended or self._any_at - self._heard[plane.plane] > QUIET_SECONDS
+            plane.suspended
+            or (plane.weight > 0 and self._any_at - self._heard[plane.plane] > QUIET_SECONDS)
             for plane in planes
         )
         return f"{len(planes) - lost}/{len(planes)}"
@@ -598,8 +615,12 @@ class TransferReport:
         """
         role, info = self._meter.role, await session.query()
         carried = carried_bytes(role, info.planes)
-        if story := incidents.sentence(figures.sentence(carried)):
+        evs = await session.evs()
+        weighed = [plane.plane for plane in info.planes if plane.weight < 100]
+        if story := incidents.sentence(figures.sentence(carried, weighed)):
             self._meter.note(about + story)
+        for line, used in backup_lines(info.planes, evs, carried):
+            (self._meter.note if used else self._meter.detail)(about + line)
         self._meter.note_once(await overflow(session.ctx))
         self._meter.detail(waits_sentence(session.waiting.seconds()))
         if recording is not None:
@@ -622,7 +643,7 @@ class TransferReport:
             waits=session.waiting.seconds(),
             qps=len(session.qps),
             planes=tuple(planes),
-            evs=tuple(await session.evs()),
+            evs=tuple(evs),
             outages=incidents.outages,
             counters=nonzero(await ctx.counters()),
             drops=nonzero(await ctx.drops()),

@@ -90,6 +90,12 @@ def test_interface__that_does_not_exist(command: list[str], tmp_path: Path) -> N
     assert len(done.stderr.splitlines()) == 1
 
 
+def test_interface__with_a_weight_that_is_none() -> None:
+    done = mrc("paths", "-B", "lo:1", "127.0.0.1", code=1)
+    assert done.stderr.startswith("mrc paths: interfaces: 'lo:1' is no name; with a weight it is")
+    assert len(done.stderr.splitlines()) == 1
+
+
 def test_bind__to_an_address_of_another_host(tmp_path: Path) -> None:
     done = mrc("recv", "--output", tmp_path, "--bind", "192.0.2.1", "--port", "0", code=1)
     assert "cannot listen on 192.0.2.1: it is not an address of this host" in done.stderr

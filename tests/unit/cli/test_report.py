@@ -43,6 +43,7 @@ from mrc.transfer.cli.report import (
     PlaneCount,
     ProgressMeter,
     TransferReport,
+    backup_lines,
     batch_lines,
     carried_bytes,
     describe,
@@ -278,6 +279,7 @@ class Plane:
     lost: int = 0
     received_bytes: int = 0
     suspended: bool = False
+    weight: int = 100
 
 
 @dataclass(frozen=True)
@@ -490,6 +492,18 @@ def test_plane_count__suspended_and_silent_planes_are_lost() -> None:
     assert count.text({1: 13, 2: 6, 3: 13}, planes, 30.0) == "3/3", "nothing to carry"
     planes[0] = Plane(1, suspended=True)
     assert count.text({1: 13, 2: 6, 3: 13}, planes, 30.2) == "2/3"
+    planes[2] = Plane(3, weight=0)
+    assert count.text({1: 13, 2: 9, 3: 13}, planes, 40.0) == "2/3", "backups may be silent"
+
+
+def test_backup_lines__name_the_interface_and_what_it_carried() -> None:
+    planes: Any = [Plane(1), Plane(2, weight=0), Plane(3, weight=0), Plane(4, weight=50)]
+    evs: Any = [Mock(plane=2, path="wwan0>10.0.2.2#1", usids=())]
+    lines = list(backup_lines(planes, evs, {1: 9, 2: 0, 3: 2048, 4: 0}))
+    assert lines == [
+        ("plane 2 (wwan0): backup, not used", False),
+        ("plane 3: backup, carried 2 KiB", True),
+    ]
 
 
 # ---- Shares of planes ----------------------------------------------------------------------------

@@ -98,18 +98,22 @@ def test_blocks__what_is_shown() -> None:
     ("planes", "state"),
     [
         ([(False, False, 100)], "up"),
+        ([(False, False, 100, 0)], "backup"),
+        ([(True, False, 100, 0)], "suspended"),
+        ([(False, False, 100), (False, False, 100, 50)], "weight 50"),
         ([(False, True, 9)], "slow 9%"),
         ([(False, True, 9), (False, True, 7)], "slow 7%"),
         ([(True, False, 100), (False, True, 20)], "suspended 1/2"),
     ],
 )
-def test_summary_blocks__state_of_a_plane(planes: list[tuple[bool, bool, int]], state: str) -> None:
+def test_summary_blocks__state_of_a_plane(planes: list[tuple[int, ...]], state: str) -> None:
     (qp,) = SNAPSHOT["qps"]
     qps = [
         qp | {"planes": [
-            qp["planes"][0] | {"suspended": suspended, "slow": slow, "share_percent": percent}
+            qp["planes"][0]
+            | dict(zip(("suspended", "slow", "share_percent", "weight"), fields, strict=False))
         ]}
-        for suspended, slow, percent in planes
+        for fields in planes
     ]  # fmt: skip
     found = checked(SNAPSHOT | {"qps": qps})
     assert summary_blocks(with_rates(None, found))[-1].rows[0][2] == state

@@ -488,6 +488,15 @@ def test_interface_ports__a_wanted_one_that_is_missing(wanted: str, complaint: s
     assert all(port.loopback for port in found.ports)
 
 
+def test_interface_ports__weights() -> None:
+    """All ports of an interface have it: those of both IP versions."""
+    wanted, weights = ["eth1", "eth0"], {"eth0": 0, "10.0.1.1": 7}
+    found = PortSelection.of_interfaces([LO, ETH0, ETH1], wanted, 1, weights=weights)
+    assert {(port.nic, port.weight) for port in found.ports} == {
+        ("eth1", 100), ("eth0", 0), ("lo", 100)
+    }  # fmt: skip
+
+
 def test_interface_ports__one_that_cannot_carry_a_packet_is_left_out() -> None:
     """MTU 327 leaves 252 bytes of payload with IPv4, 4 below the smallest packet."""
     small, least = nic("tun0", "10.0.7.1/24", mtu=327), nic("tun1", "10.0.8.1/24", mtu=328)
@@ -579,3 +588,12 @@ def test_srv6_ports__wanted_ones_keep_their_planes() -> None:
     assert [(port.plane, port.nic) for port in found.ports if not port.loopback] == [(2, "p2")]
     assert found.reserved == 2
     assert found.missing == ("p9 is no port of the host configuration, which has p1, p2",)
+
+
+def test_srv6_ports__weights() -> None:
+    """Those of the host configuration, or what a caller says instead."""
+    text = HOST.replace('"p2"', '"p2"\nweight = 0')
+    host = HostConfig.parse(text, "h0.toml")
+    for weights, expected in (({}, [100, 0]), ({"p2": 50}, [100, 50]), ({"p1": 0}, [0, 0])):
+        ports = PortSelection.of_srv6(host, [SRV6_LO, P1, P2], (), weights).ports
+        assert [port.weight for port in ports if not port.loopback] == expected

@@ -33,6 +33,7 @@ mtu = 9000
 ifname = "p2"
 address = "fd00:a:0::1"
 mtu = 9000
+weight = 0
 [peers.h1]
 oob = "fd00:c::2"
 sources = ["fd00:a:1::1"]
@@ -50,6 +51,7 @@ def test_parse__all_of_the_file() -> None:
     assert config.host == "h0"
     assert config.source is PathSource.SRV6
     assert [port.ifname for port in config.ports] == ["p1", "p2"]
+    assert [port.weight for port in config.ports] == [100, 0]
     assert config.ports[0].address == ip_interface("fd00:a:0::1/128")
     peer = config.peers["h1"]
     assert (peer.name, peer.oob) == ("h1", "fd00:c::2")

@@ -109,9 +109,14 @@ def test_outcome__travels() -> None:
         PerfOutcome.from_dict({"total": {}}, PeerBins())
 
 
-def moving(there: dict[int, int], back: dict[int, int], *marks: tuple[int, ...]) -> MeterInterval:
+def moving(
+    there: dict[int, int],
+    back: dict[int, int],
+    slow: tuple[int, ...] = (),
+    suspended: tuple[int, ...] = (),
+) -> MeterInterval:
     """What the planes carry each way; those that are slow, and those that are suspended."""
-    return MeterInterval(0.0, 2.0, 1000, 500, 10, 1, 0, 3, 0.5, there, back, *marks)
+    return MeterInterval(0.0, 2.0, 1000, 500, 10, 1, 0, 3, 0.5, there, back, slow, suspended)
 
 
 def _outcome_with_history() -> PerfOutcome:
@@ -197,9 +202,12 @@ def test_interval__slow_and_suspended_planes_are_marked() -> None:
     assert interval_line(PerfPlan(), interval).endswith(planes)
     shown = plain(interval_of(interval))
     assert shown["planes"][:2] == [
-        {"plane": 1, "sent_bytes": 600, "carried_percent": 300, "slow": False, "suspended": False},
-        {"plane": 2, "sent_bytes": 30, "carried_percent": 6, "slow": True, "suspended": False},
-    ]
+        {
+            "plane": plane, "sent_bytes": sent, "carried_percent": percent, "slow": slow,
+            "suspended": False, "weight": 100,
+        }
+        for plane, sent, percent, slow in ((1, 600, 300, False), (2, 30, 6, True))
+    ]  # fmt: skip
     assert shown["planes"][2]["suspended"]
     assert shown["planes_received"][0] == {
         "plane": 1, "received_bytes": 0, "carried_percent": None,
@@ -229,6 +237,13 @@ def test_slow_planes__not_one_that_was_suspended_meanwhile() -> None:
     part = replace(total, planes_suspended=(2,))
     result = Result(PerfPlan(), PerfOutcome(total, 0, NONE), None, (part, total), False)
     assert slow_planes(result) == ["plane 4 carried 8% of the others"]
+
+
+def test_slow_planes__not_one_with_a_weight() -> None:
+    total = replace(moving({1: 100 * MIB, 2: 9 * MIB}, {}), weights={2: 10})
+    assert slow_planes(Result(PerfPlan(), PerfOutcome(total, 0, NONE), None, (), False)) == []
+    assert interval_line(PerfPlan(), total).endswith("planes 1: 92% 2: 8% (weight 10)")
+    assert interval_of(total).planes[1].weight == 10
 
 
 # ---- both ends ------------------------------------------------------------------------------
