@@ -184,7 +184,7 @@ async def test_infos__a_refused_pair_has_its_reason() -> None:
     fixed = Fixed(local, remote, {1: (0, 0)}, reach)
     pairs, terms = fixed.pairs, fixed.pairs._terms
     for most, received, why in (
-        (1, 1 << 20, "a QP has at most 1 planes"),
+        (1, 1 << 20, "a QP has at most 1 plane"),
         (16, 0, "its address has had all probes that a stranger gets"),
     ):
         terms.links.most, pairs._channel.received_bytes = most, received  # type: ignore[misc]
