@@ -363,7 +363,7 @@ class Channel:
         self.grace = 0.0
         """what the peer gets beyond every limit of patience, in seconds: see `give_time`"""
         self._said: float | None = None  # when this side sent a message that has no answer yet
-        self._at_end: list[Callable[[], None]] = []
+        self._at_end: list[tuple[Callable[[], None], bool]] = []
         self._refused = False  # nothing follows
         self.secured = False
         """nobody but the two ends reads or changes the messages"""
@@ -642,23 +642,23 @@ class Channel:
         kind = kind_in(message)
         return kind, "" if kind is Kind.ENDED else shown(message.get("reason", ""))
 
-    def at_end(self, callback: Callable[[], None]) -> None:
-        """Registers a function to call when this side closes or drops the connection."""
-        self._at_end.append(callback)
+    def at_end(self, callback: Callable[[], None], *, of_qp: bool = False) -> None:
+        """Registers a function to call when this side closes or drops the connection. `of_qp`: it
+        concerns the QP, whose connection may be opened again.
+        """
+        self._at_end.append((callback, of_qp))
 
     def hand_over(self, other: Channel) -> None:
-        """Drops the connection at once; what is to be done at its end is done at that of `other`,
-        which takes its place.
-        """
-        other._at_end += self._at_end
-        self._at_end = []
+        """Drops the connection at once. What is `of_qp` is done at the end of `other` instead."""
+        other._at_end += [each for each in self._at_end if each[1]]
+        self._at_end = [each for each in self._at_end if not each[1]]
         self.abort()
 
     def _end(self) -> None:
         if self._ahead is not None:
             self._ahead.cancel()
         while self._at_end:
-            self._at_end.pop()()
+            self._at_end.pop()[0]()
 
 
 # ---- Time for the peer ---------------------------------------------------------------------------

@@ -579,7 +579,7 @@ class Pairs:
         if not known:
             self._proved.add(address)
             sources = paths.peer_sources([(address, pair.remote.source_ports)])
-            self._channel.at_end(terms.claims.take(self._channel.remote, sources))
+            self._channel.at_end(terms.claims.take(self._channel.remote, sources), of_qp=True)
         number = f"QP {terms.queue.qpn:#x}"
         if pair.weight < 100:
             await terms.dispatcher.call(
