@@ -28,7 +28,7 @@ from collections.abc import Callable, Collection, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict
 from functools import partial
-from typing import TYPE_CHECKING, Any, Literal, Self
+from typing import TYPE_CHECKING, Any, Self
 
 from msgspec import Struct, field
 
@@ -40,12 +40,14 @@ from mrc.connect.failures import about, timed_out
 from mrc.connect.nat import Ends
 from mrc.connect.oob import (
     EXCHANGE_TRIPS,
+    SEALS,
     Attributes,
     Channel,
     CutOffError,
     Hello,
     check_readings,
     extended,
+    wanted_seal,
 )
 from mrc.connect.pairs import AMPLIFICATION, PairProof, Pairs, PairTerms, sharing_hosts
 from mrc.connect.parse import parse_address
@@ -61,7 +63,7 @@ from mrc.connect.proof import (
     smaller_packets,
 )
 from mrc.connect.tls import RANDOM_BYTES, Guard, QuestionError
-from mrc.engine import native, paths
+from mrc.engine import paths
 from mrc.engine.dispatch import Dispatcher
 from mrc.engine.paths import LocalPort, PathEv, PeerSource, PortPair, RemotePort
 from mrc.engine.ports import LocalPorts
@@ -100,8 +102,6 @@ _LONGEST_PAUSE_SECONDS = 0.4
 _DROPS = 8  # a connection that the peer drops counts as busy up to this many times
 _USUAL_SECONDS = 0.5  # of the usual pairs alone, with two round trips
 _NUMBER_TRIES = 8  # with 1024 QPs, one random QPN in 16384 is already in use
-_SEALS: tuple[Literal["none", "auth", "aead"], ...] = ("none", "auth", "aead")
-"""The words in a hello, by Seal."""
 
 
 # ---- What a connect starts from ------------------------------------------------------------------
@@ -462,7 +462,7 @@ class _Exchange:
             sack_times=self.terms.cc_profile.settings.kind is CcKind.DELAY,
             service_time=True,
             readings=config.readings.shared_names,
-            seal=_SEALS[self._wanted_seal()],
+            seal=SEALS[wanted_seal(config.seal, self.channel)],
             inbox=None if self.messages is None else self.messages.inbox,
             seal_random=mark,
             rejoin="" if self.first or not self.terms.rejoins else new_token(),
@@ -512,23 +512,6 @@ class _Exchange:
 
     # ---- 4. Seal, EVs and MTU -------------------------------------------------------------
 
-    def _wanted_seal(self) -> Seal:
-        """The seal that this side requires; raises ConnectError if that cannot be had."""
-        seal = self.local.config.seal
-        if not self.channel.secured:
-            if seal:
-                raise ConnectError(
-                    f"sealed packets ({_SEALS[seal]}) to"
-                    f" {self.channel.called or self.channel.remote} require an encrypted exchange"
-                )
-            return Seal.NONE
-        if native.aead_name() is None and seal is not Seal.NONE:
-            raise ConnectError(
-                "this host has no library to seal packets with: install OpenSSL (libcrypto), or"
-                " choose --seal none on both sides"
-            )
-        return Seal.AEAD if seal is None else seal
-
     def _peer_random(self) -> Secret | None:
         """The random bytes of the peer."""
         index = int(self.peer.attributes.seal_random or "0", 16)
@@ -538,7 +521,7 @@ class _Exchange:
     def _agreed_seal(self) -> Seal:
         """The stronger wish of both hellos; raises ProtocolError if the peer's is wrong."""
         both = (self.mine.attributes, self.peer.attributes)
-        seal = Seal(max(_SEALS.index(each.seal) for each in both))
+        seal = Seal(max(SEALS.index(each.seal) for each in both))
         if seal and self.random is None:
             raise ProtocolError("the peer wants sealed packets, but the exchange is not encrypted")
         if seal and self._peer_random() in (None, self.random):
