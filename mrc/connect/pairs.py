@@ -414,8 +414,12 @@ class Pairs:
         new = [port for port in here if (port.plane, port.address.ip) not in known]
         for port in new:
             told = RemotePort.of(port, terms.links.sports[port.plane])
-            await self._channel.send("port", port=to_builtins(told, enc_hook=str))
             self._new.add(port.address.ip)
+            try:
+                await self._channel.send("port", port=to_builtins(told, enc_hook=str))
+            except (MrcError, OSError) as error:  # told again when the connection is open again
+                logger.debug("QP %#x: a port is not told: %s", terms.queue.qpn, error)
+                self._lose()
         self._local = here
         return bool(new)
 

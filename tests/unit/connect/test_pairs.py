@@ -25,6 +25,7 @@ from mrc.connect.pairs import (
 from mrc.connect.proof import Proof
 from mrc.engine.paths import LocalPort, PortPair, RemotePort
 from mrc.enums import EvState, PairState
+from mrc.errors import PeerGoneError
 from mrc.events import PairInfo
 
 GOOD, BAD, DENIED = EvState.GOOD, EvState.ASSUMED_BAD, EvState.DENIED
@@ -228,3 +229,22 @@ async def test_pairs__of_a_host_with_itself() -> None:
         assert planes == set(pair.near.planes)
         rest = {(each.state, each.why) for each in infos if each.plane is None}
         assert rest == {(PairState.UNFIT, "on one host ports are joined in order")}
+
+
+async def test_tell__again_when_the_connection_is_open_again() -> None:
+    """A port that came while the connection was lost."""
+    one, two = here(1, "eth0", "10.0.1.1/24"), here(2, "eth1", "10.0.2.1/24")
+    case = Fixed([one], [there("x", "10.0.1.2/24")], {1: (0, 0)}, _Reach(set(), False, set()))
+    pairs = case.pairs
+    pairs._terms.links.sports = {2: (50000,)}  # type: ignore[misc]
+    pairs._ports = Mock(return_value=[one, two])  # type: ignore[method-assign]
+    ends = one.address.ip, ip_interface("10.0.1.2/24").ip
+    gone = AsyncMock(side_effect=PeerGoneError("gone"))
+    pairs._channel = Mock(ends=ends, send=gone, received_bytes=0)
+    assert await pairs._tell()
+    pairs._lose.assert_called_once_with()  # type: ignore[attr-defined]
+    again = Mock(ends=ends, send=AsyncMock())
+    pairs.take_channel(again)
+    assert await pairs._tell()
+    assert [call.kwargs["port"]["number"] for call in again.send.await_args_list] == [2]
+    assert not await pairs._tell()
