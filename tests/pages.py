@@ -213,7 +213,8 @@ class Shell:
     def interrupt(self) -> None:
         """What Ctrl-C does."""
         if child := self.child():
-            os.killpg(child, signal.SIGINT)
+            with suppress(ProcessLookupError):  # it has just ended
+                os.killpg(child, signal.SIGINT)
         self.wait(lambda: False)
         assert self.code() in (0, 130), self.printed()
 

@@ -36,18 +36,16 @@ from mrc import limits, products
 from mrc.config import ContextConfig
 from mrc.connect.admission import Admission, Admit, Claims, ask_program, is_loopback
 from mrc.connect.dial import Rejoin, Rejoins, dial, new_token, rejoined
-from mrc.connect.failures import about, timed_out
+from mrc.connect.failures import SEALS, about, timed_out, wanted_seal
 from mrc.connect.nat import Ends
 from mrc.connect.oob import (
     EXCHANGE_TRIPS,
-    SEALS,
     Attributes,
     Channel,
     CutOffError,
     Hello,
     check_readings,
     extended,
-    wanted_seal,
 )
 from mrc.connect.pairs import AMPLIFICATION, PairProof, Pairs, PairTerms, sharing_hosts
 from mrc.connect.parse import parse_address

@@ -8,9 +8,12 @@ import socket
 from collections.abc import Iterator
 from contextlib import contextmanager
 from copy import copy
+from typing import Literal
 
 from mrc.connect.oob import Channel
 from mrc.connect.proof import NoAnswerError
+from mrc.engine import native
+from mrc.enums import Seal
 from mrc.errors import (
     BusyError,
     ConnectError,
@@ -74,3 +77,24 @@ def about(host: str, port: int) -> Iterator[None]:
         raise _reworded(error, f"{error} TCP port {port} of {host} {remedy}") from error
     except (BusyError, ConnectRefusedError, PeerGoneError, ProtocolError) as error:
         raise _reworded(error, f"{host}: TCP port {port}: {error}") from error
+
+
+SEALS: tuple[Literal["none", "auth", "aead"], ...] = ("none", "auth", "aead")
+"""The words in a hello, by Seal."""
+
+
+def wanted_seal(seal: Seal | None, channel: Channel) -> Seal:
+    """The seal that this side requires; raises ConnectError if that cannot be had."""
+    if not channel.secured:
+        if seal:
+            raise ConnectError(
+                f"sealed packets ({SEALS[seal]}) to {channel.called or channel.remote} require an"
+                " encrypted exchange"
+            )
+        return Seal.NONE
+    if native.aead_name() is None and seal is not Seal.NONE:
+        raise ConnectError(
+            "this host has no library to seal packets with: install OpenSSL (libcrypto), or"
+            " choose --seal none on both sides"
+        )
+    return Seal.AEAD if seal is None else seal

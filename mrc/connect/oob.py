@@ -48,9 +48,8 @@ from msgspec import Meta, Struct, to_builtins
 from mrc import limits, versions
 from mrc.connect.parse import called, parse, parse_address, shown
 from mrc.connect.tls import TlsStream, cut_random, explain, write_random
-from mrc.engine import native
 from mrc.engine.paths import RemotePort
-from mrc.enums import Reading, Seal
+from mrc.enums import Reading
 from mrc.errors import (
     BusyError,
     ConnectError,
@@ -695,26 +694,3 @@ def extended(
         yield
     finally:
         channel.watchers.remove(extend)
-
-
-# ---- Seals ---------------------------------------------------------------------------------------
-
-SEALS: tuple[Literal["none", "auth", "aead"], ...] = ("none", "auth", "aead")
-"""The words in a hello, by Seal."""
-
-
-def wanted_seal(seal: Seal | None, channel: Channel) -> Seal:
-    """The seal that this side requires; raises ConnectError if that cannot be had."""
-    if not channel.secured:
-        if seal:
-            raise ConnectError(
-                f"sealed packets ({SEALS[seal]}) to {channel.called or channel.remote} require an"
-                " encrypted exchange"
-            )
-        return Seal.NONE
-    if native.aead_name() is None and seal is not Seal.NONE:
-        raise ConnectError(
-            "this host has no library to seal packets with: install OpenSSL (libcrypto), or"
-            " choose --seal none on both sides"
-        )
-    return Seal.AEAD if seal is None else seal
