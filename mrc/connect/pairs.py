@@ -251,7 +251,11 @@ class Pairs:
         self._pause = _FIRST_LOOK_SECONDS
         self._task: asyncio.Task[None] | None = None
         self._proofs: dict[int, asyncio.Task[None]] = {}
-        self._found = {_ends(self._planes[plane]): each for plane, each in terms.proofs.items()}
+        self._found = {
+            _ends(self._planes[plane]): each
+            for plane, each in terms.proofs.items()
+            if plane in self._planes  # a configured one may have no port at the peer
+        }
         self._refused: dict[tuple[IpAddress, IpAddress], str] = {}  # why a pair is not tried
         self._runs = False  # the QP
 

@@ -248,3 +248,10 @@ async def test_tell__again_when_the_connection_is_open_again() -> None:
     assert await pairs._tell()
     assert [call.kwargs["port"]["number"] for call in again.send.await_args_list] == [2]
     assert not await pairs._tell()
+
+
+async def test_infos__of_a_configured_plane_without_a_port_at_the_peer() -> None:
+    one, other = here(1, "eth0", "fd00::1/128"), there("x", "fd00::2/128")
+    proofs = {1: PairProof(2, 2, MTU), 2: PairProof(2)}
+    case = Fixed([one], [other], {1: (0, 0)}, _Reach(set(), False, set()), proofs, fixed=True)
+    assert [*await case.states()] == [("fd00::1", "fd00::2")]
