@@ -545,7 +545,7 @@ class _Pairing:
         self._uses: tuple[Counter[str], Counter[str]] = (Counter(), Counter())
         self.found: dict[tuple[_Port, _Port], bool] = {}
         """in order, and whether they are late"""
-        self.doubtful = any(each.overlap() for each in self._subnets)
+        self.doubtful = any(shares_network(port, side) for side in (one, two) for port in side)
         """whether packets to IPv4 addresses may come in at the wrong interface"""
 
     def _take(self, port: _Port, other: _Port, *, late: bool) -> None:
@@ -647,16 +647,6 @@ class _Subnets:
         for port in ports:
             if not _is_link_local(port):
                 self._of.setdefault(port.nic, []).append(port)
-
-    def overlap(self) -> bool:
-        """Whether two interfaces share an IPv4 network: by Linux's defaults each answers for both,
-        so packets may come in at the wrong one.
-        """
-        ports = [port for each in self._of.values() for port in each if port.address.version == 4]
-        return any(
-            port.nic != other.nic and port.address.ip in other.address.network
-            for port, other in product(ports, ports)
-        )
 
     def may_meet(self, nic: str, others: _Subnets, other: str) -> bool:
         """Whether two links may be one: they have a common subnet, or nothing tells."""
@@ -797,7 +787,9 @@ def pair_evs(
     used: Collection[int] = (),
 ) -> list[PathEv]:
     """Several EVs for each pair of ports, by plane. `used`: the values of EVs that the QP has."""
-    labels = [label for label in rng.sample(_FLOW_LABELS, len(_FLOW_LABELS) // 8) if label]
+    # With so many, each pair finds enough that no other EV has.
+    count = min(len(used) + len(pairs) * per_pair, len(_FLOW_LABELS))
+    labels = rng.sample(_FLOW_LABELS, count)
     evs: list[PathEv] = []
     taken = set(used)
     for plane, each in pairs.items():
