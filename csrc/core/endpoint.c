@@ -526,18 +526,18 @@ bool mrc_answer_transmit(struct mrc_services *services, const struct mrc_peers *
   answers->n_stuck = 0;
   /* At most half of a transmit, so that a flood of requests cannot keep QPs from sending. */
   const int most = (services->arena.capacity + 1) / 2;
-  const struct mrc_ports *ports = &services->ports;
   for (uint32_t n = answers->n; n > 0 && services->arena.n_bursts < most; n--) {
     const uint32_t place = answers->head % MRC_ANSWER_PLACES;
     const struct mrc_answer answer = answers->ring[place];
-    const uint32_t port = mrc_plane_of(answer.port);
-    const bool usable = (mrc_ports_usable(ports) >> port & 1) != 0;
-    const bool stuck = !usable && (ports->up >> port & 1) != 0;
     struct mrc_qp *qp;
     bool astray; /* ignored: an answer that may get lost is better than none */
-    const uint16_t ev = usable ? answer_ev(peers, &answer, answer.peer, &qp, &astray) : MRC_EV_NONE;
+    const uint16_t ev = answer_ev(peers, &answer, answer.peer, &qp, &astray);
+    /* Not always the port of the request: planes are pairs of ports. */
+    const uint32_t ports = ev != MRC_EV_NONE ? 1u << mrc_plane_of(qp->evset.evs[ev].port) : 0;
+    const bool usable = (mrc_ports_usable(&services->ports) & ports) != 0;
+    const bool stuck = !usable && (services->ports.up & ports) != 0;
     struct mrc_burst *burst = NULL;
-    if (ev != MRC_EV_NONE) {
+    if (usable) {
       burst = mrc_burst_open(services, qp, ev, services->config.dscps.control, MRC_ECN_NONE);
       if (burst == NULL) return false;
     }

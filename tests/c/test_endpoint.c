@@ -472,18 +472,21 @@ TEST(test_claim__draws_no_sealed_answers_away) {
   }
 }
 
-/* An EV probe from host 0's source arrives at host 1. Returns the UDP port of the answer. */
-static uint16_t answered_port(struct mrc_pair *p) {
+/* An EV probe from host 0's source arrives at a port of host 1. */
+static void ask(struct mrc_pair *p, uint8_t port) {
   struct forge forge = {.wire = {.opcode = MRC_OP_ENDPOINT_REQUEST,
                                  .dest_qpn = MRC_ENDPOINT_QPN,
                                  .endpoint = {.op = MRC_ENDPOINT_EV_PROBE}},
-                        .meta = {.sport = mrc_address_sport(1, 0), .family = 6, .port = 1}};
+                        .meta = {.sport = mrc_address_sport(1, 0), .family = 6, .port = port}};
   mrc_address_make(forge.meta.src, 6, 0, 1, 0);
-  mrc_address_make(forge.meta.dst, 6, 1, 1, 0);
+  mrc_address_make(forge.meta.dst, 6, 1, port, 0);
   CHECK_EQ(send_forge(p, &forge), 0);
+}
+
+/* The UDP port to which host 1 sends its next packet, an answer; 0: none. */
+static uint16_t answered_port(struct mrc_pair *p) {
   struct mrc_burst burst = {0};
-  CHECK_EQ(transmit(p, 1, &burst, 1, 1), 1);
-  return burst.dport;
+  return transmit(p, 1, &burst, 1, 1) == 0 ? 0 : burst.dport;
 }
 
 /* No source is proved. Among the claims whose answers go to the requesting host, the newest gets
@@ -493,6 +496,7 @@ TEST(test_claim__of_the_newest_counts) {
   CHECK_EQ(claim(p, CLAIM_QPN, 0, 5001), 0);
   CHECK_EQ(claim(p, CLAIM_QPN + 1, 0, 5002), 0);
   CHECK_EQ(claim(p, CLAIM_QPN + 2, 2, 5003), 0); /* answers for it go to host 2 */
+  ask(p, 1);
   CHECK_EQ(answered_port(p), 5002);
 }
 
@@ -504,8 +508,39 @@ TEST(test_claim__only_so_many_are_looked_at) {
     CHECK_EQ(claim(p, CLAIM_QPN, 0, 5000), 0);
     for (uint32_t i = 1; i <= strangers; i++)
       CHECK_EQ(claim(p, CLAIM_QPN + i, 2, (uint16_t)(5000 + i)), 0);
+    ask(p, 1);
     CHECK_EQ(answered_port(p), strangers < 4 ? 5000 : 5000 + strangers);
   }
+}
+
+/* A request arrives at a port that none of its QP's planes has: it is answered from the port of the
+   plane of that index. If that one is down, there is no answer; while it is full, the answer waits. */
+TEST(test_answer__from_the_port_of_another_plane) {
+  PAIR p = open_pair(.planes = 3);
+  mrc_engine *engine = p->hosts[1].engine;
+  const struct mrc_qp_attr attr = {
+      .create = {.qpn = CLAIM_QPN, .sq_depth = 1, .mpr = 128, .max_wimm = 1},
+      .rtr = {.dest_qpn = 3}};
+  struct mrc_ev_attr ev = {.ev = 77, .dport = 5000, .port = 2, .plane = 3, .family = 6};
+  struct mrc_peer_source source = {.sport = mrc_address_sport(1, 0)};
+  mrc_address_make(ev.src, 6, 1, 2, 0);
+  mrc_address_make(ev.dst, 6, 0, 1, 0);
+  mrc_address_make(source.address, 6, 0, 1, 0);
+  CHECK_EQ(mrc_qp_create(engine, &attr.create), 0);
+  CHECK_EQ(mrc_qp_modify(engine, CLAIM_QPN, MRC_QP_INIT, NULL, NULL, p->now_ns), 0);
+  CHECK_EQ(mrc_qp_set_evs(engine, CLAIM_QPN, &ev, 1), 0);
+  CHECK_EQ(mrc_qp_set_peer(engine, CLAIM_QPN, &source, 1), 0);
+  CHECK_EQ(mrc_qp_modify(engine, CLAIM_QPN, MRC_QP_RTR, &attr.rtr, NULL, p->now_ns), 0);
+  ask(p, 3);
+  CHECK_EQ(answered_port(p), 5000);
+  mrc_engine_port_blocked(engine, 2, true, p->now_ns);
+  ask(p, 3);
+  CHECK_EQ(answered_port(p), 0);
+  mrc_engine_port_blocked(engine, 2, false, p->now_ns);
+  CHECK_EQ(answered_port(p), 5000);
+  mrc_pair_port_up(p, 1, 2, false);
+  ask(p, 3);
+  CHECK_EQ(answered_port(p), 0);
 }
 
 /* ---- peers ---- */
