@@ -510,7 +510,8 @@ class Budget:
 class Claims:
     """The owner of each UDP source, so that no peer can claim the packets of another peer.
 
-    The identity of a peer is the address of its TCP connection and the addresses it has proved.
+    The identity of a peer is the address of its TCP connection, the addresses it has proved, and
+    those that it says it has: it may come again from each of them, to what it has proved itself.
     """
 
     def __init__(self) -> None:
@@ -526,10 +527,14 @@ class Claims:
                     named = f"UDP port {source.sport} of {source.address}"
                     raise ConnectError(f"{named} belongs to another peer than {peer}")
 
-    def take(self, peer: str, sources: Iterable[PeerSource]) -> Callable[[], None]:
-        """Assigns proved sources to the peer; returns a function that releases them."""
+    def take(
+        self, peer: str, sources: Iterable[PeerSource], said: Iterable[IpAddress]
+    ) -> Callable[[], None]:
+        """Assigns proved sources to the peer; returns a function that releases them. `said`: the
+        addresses that it says it has.
+        """
         proved = tuple(sources)
-        known = frozenset({parse_address(peer), *(source.address for source in proved)})
+        known = frozenset({parse_address(peer), *said, *(source.address for source in proved)})
         for source in proved:
             self._owners.setdefault(source, Counter())[known] += 1
 

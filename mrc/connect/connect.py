@@ -692,7 +692,8 @@ class _Exchange:
         self.terms.check(peer.host, [source.address for source in proved], channel.remote)
         if self.nat is None:  # else other hosts, behind other NATs, have the same address
             local.claims.check(channel.remote, proved)
-            channel.at_end(local.claims.take(channel.remote, proved), of_qp=True)
+            said = [port.address.ip for port in peer.attributes.ports]
+            channel.at_end(local.claims.take(channel.remote, proved, said), of_qp=True)
         theirs = (await self._turn("proved", mtu=proof.mtu)).get("mtu")
         if type(theirs) is not int or not limits.MIN_MTU <= theirs <= limits.MAX_MTU:
             raise ProtocolError(

@@ -587,7 +587,9 @@ class Pairs:
         if not known:
             self._proved.add(address)
             sources = paths.peer_sources([(address, pair.remote.source_ports)])
-            self._channel.at_end(terms.claims.take(self._channel.remote, sources), of_qp=True)
+            said = [port.address.ip for port in self._remote]
+            give_back = terms.claims.take(self._channel.remote, sources, said)
+            self._channel.at_end(give_back, of_qp=True)
         number = f"QP {terms.queue.qpn:#x}"
         if pair.weight < 100:
             await terms.dispatcher.call(

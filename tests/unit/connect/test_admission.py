@@ -252,7 +252,7 @@ B1 = PeerSource(ip_address("10.0.1.1"), 40000)
 def test_claims__a_source_is_of_who_proved_it_until_he_ends() -> None:
     claims = Claims()
     claims.check("10.0.0.1", [A1, B1])
-    give_back = claims.take("10.0.0.1", [A1, B1])
+    give_back = claims.take("10.0.0.1", [A1, B1], [])
     taken = r"UDP port 40000 of 10\.0\.0\.1 belongs to another peer"
     with pytest.raises(ConnectError, match=taken):
         claims.check("10.0.0.9", [A2, A1])
@@ -263,14 +263,23 @@ def test_claims__a_source_is_of_who_proved_it_until_he_ends() -> None:
 
 def test_claims__a_peer_may_connect_from_each_of_its_addresses() -> None:
     claims = Claims()
-    first = claims.take("192.0.2.1", [A1, B1])
+    first = claims.take("192.0.2.1", [A1, B1], [])
     for address in ("192.0.2.1", "10.0.0.1", "10.0.1.1", "::ffff:10.0.1.1"):
         claims.check(address, [A1, B1])
-    claims.take("10.0.1.1", [A1, B1])
+    claims.take("10.0.1.1", [A1, B1], [])
     first()
     claims.check("10.0.0.1", [A1])
     with pytest.raises(ConnectError):
         claims.check("192.0.2.1", [A1])
+
+
+def test_claims__a_peer_may_come_again_from_an_address_that_it_named() -> None:
+    """Its link has gone by which it came first, and packets go over IPv6 alone."""
+    claims = Claims()
+    claims.take("10.0.0.1", [A1], [ip_address("10.0.0.1"), ip_address("10.0.0.2")])
+    claims.check("10.0.0.2", [A1])
+    with pytest.raises(ConnectError):
+        claims.check("10.0.0.3", [A1])
 
 
 def test_raise_descriptor_limit__without_dev_null(monkeypatch: pytest.MonkeyPatch) -> None:
