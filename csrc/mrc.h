@@ -93,7 +93,7 @@ struct mrc_plane_info {
   uint8_t suspended;      /* 1: carries probes only, as long as another plane carries data */
   uint8_t slow;           /* 1: carries much less than the others, see MRC_EVENT_PLANE_SHARE */
   uint8_t weight;         /* see mrc_qp_set_weight */
-  uint8_t reserved;       /* 0 */
+  uint8_t compared;       /* 1: it was compared with the others, while there was much data */
   uint32_t share_percent; /* bytes carried by all QPs to the peer in the last period, in per cent of
                              the mean of the other planes; 100 before, and with equal shares */
 };
@@ -558,6 +558,9 @@ int mrc_qp_set_ev_state(mrc_engine *engine, uint32_t qpn, uint32_t ev_index, uin
    100 [100]; 0: a backup, which carries data only while no other plane can. -ENOENT, -EINVAL. */
 int mrc_qp_set_weight(mrc_engine *engine, uint32_t qpn, uint32_t plane, uint32_t weight,
                       uint64_t now_ns);
+/* The planes of the QP, as a mask, that yield to its other planes: they share the links of both
+   ends with others, and carry only what those leave. -ENOENT. */
+int mrc_qp_set_yielding(mrc_engine *engine, uint32_t qpn, uint32_t planes, uint64_t now_ns);
 /* Narrows or widens the window granted to the peer: a multiple of 128, up to the attribute mpr.
    Packets sent under a wider grant are still accepted. -ENOENT, -EINVAL (also if dynamic MPR was
    not agreed, or the QP is not in RTR or RTS). */
@@ -651,7 +654,8 @@ enum mrc_command_op {
   MRC_COMMAND_MSG_FAIL,    /* value = peer, key = errno of its operations; its QP goes to ERROR */
   MRC_COMMAND_MSG_CLOSE,   /* value = peer, after its QP was destroyed */
   MRC_COMMAND_QP_SET_RETRIES, /* qpn, value = timeout, key = retry_linear, access = retry_exp */
-  MRC_COMMAND_QP_SET_WEIGHT   /* qpn, value = plane, key = weight */
+  MRC_COMMAND_QP_SET_WEIGHT,  /* qpn, value = plane, key = weight */
+  MRC_COMMAND_QP_SET_YIELDING /* qpn, value = planes, as a mask */
 };
 
 /* One command for the datapath thread. Memory behind `pointer` must live until the reply. */

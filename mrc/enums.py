@@ -251,3 +251,4 @@ class CommandOp(IntEnum):
     MSG_CLOSE = 27
     QP_SET_RETRIES = 28
     QP_SET_WEIGHT = 29
+    QP_SET_YIELDING = 30

@@ -233,6 +233,7 @@ static ptrdiff_t memory_of(const struct mrc_command *command) {
     case MRC_COMMAND_QP_SET_EV_STATE:
     case MRC_COMMAND_QP_SET_MPR:
     case MRC_COMMAND_QP_SET_WEIGHT:
+    case MRC_COMMAND_QP_SET_YIELDING:
     case MRC_COMMAND_PORT_UP:
     case MRC_COMMAND_PORT_CLOSE:
     case MRC_COMMAND_MSG_IDLE:

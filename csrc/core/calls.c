@@ -154,6 +154,13 @@ static void take_base_rtts(struct mrc_qp *qp) {
   }
 }
 
+static void couple_planes(struct mrc_qp *qp, uint32_t planes) {
+  const uint32_t yielding = qp->choice.yielding, all = qp->evset.plane_mask;
+  const uint32_t coupled = yielding != 0 ? (uint32_t)__builtin_popcount(all) : 0;
+  MRC_EACH_BIT(plane, qp->req.one_window ? 0 : planes)
+    mrc_cc_couple(&qp->planes[plane].cc, coupled, (yielding >> plane & 1) != 0);
+}
+
 /* Opens the windows of `planes`, with `psns` for the QP. Each plane has its own window. With NSCC
    and equal shares, the QP has one window, as in MRC. 0 or -EINVAL (a profile out of range). */
 static int open_windows(struct mrc_qp *qp, uint32_t planes, uint32_t psns) {
@@ -173,6 +180,7 @@ static int open_windows(struct mrc_qp *qp, uint32_t planes, uint32_t psns) {
     const int error = mrc_cc_init(&qp->planes[plane].cc, &cc);
     if (error != 0) return error;
   }
+  couple_planes(qp, planes);
   return 0;
 }
 
@@ -492,6 +500,16 @@ int mrc_qp_set_weight(struct mrc_engine *engine, uint32_t qpn, uint32_t plane, u
   return 0;
 }
 
+int mrc_qp_set_yielding(struct mrc_engine *engine, uint32_t qpn, uint32_t planes, uint64_t now_ns) {
+  struct mrc_qp *qp = mrc_qps_find(&engine->qps, qpn);
+  if (qp == NULL) return -ENOENT;
+  engine->services.now_ns = now_ns;
+  qp->choice.yielding = planes;
+  couple_planes(qp, qp->evset.plane_mask);
+  mrc_qp_touch(&engine->services, qp);
+  return 0;
+}
+
 static int check_command(const struct mrc_engine *engine, const struct mrc_probe_attr *attr) {
   const struct mrc_qp *qp = mrc_qps_find(&engine->qps, attr->qpn);
   if (qp == NULL) return -ENOENT;
@@ -622,6 +640,7 @@ int mrc_qp_query(const struct mrc_engine *engine, uint32_t qpn, struct mrc_qp_in
                                 .suspended = plane->suspended,
                                 .slow = share.slow,
                                 .weight = plane->weight,
+                                .compared = share.compared,
                                 .share_percent = share.compared ? share.percent : 100};
     if (!req->one_window || i == 0) info->cwnd_bytes += info->planes[i].cwnd_bytes;
   }

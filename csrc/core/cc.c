@@ -9,6 +9,8 @@
    grows or shrinks, depending on the smallest queueing delay of the round. */
 
 #define FOREIGN_NS 10000000000ull /* a measured queue of other flows expires after this time */
+#define FIRST_REST_NS 10000000ull
+#define LONGEST_REST_NS 1000000000ull
 
 enum {
   MIN_PACKETS = 2,       /* packets in the smallest window */
@@ -21,6 +23,7 @@ enum {
   REVERSE_FADE = 16,     /* a round without a reverse queue takes 1/16 of the noted one */
   HELD_GROWTH = 8,       /* while other flows fill the queue a round adds 1/8 of the window */
   DRAIN_EVERY_RTTS = 32, /* a drain costs about two round trips */
+  MOST_RESTS = 4,        /* doublings of a rest */
 };
 
 static int init(struct mrc_cc *cc, const struct mrc_cc_config *config) {
@@ -56,6 +59,30 @@ static uint64_t target_delay_ns(const struct mrc_cc *cc) {
 /* A delay above this is a queue: half of the target, plus the jitter. */
 static uint64_t queue_ns(const struct mrc_cc_delay *state) {
   return bare_target_ns(state) / 2 + state->jitter_ns;
+}
+
+/* ---- windows of one QP that share links ---- */
+
+/* Where planes are pairs of interfaces, several share the link of an interface. All windows hold
+   their queues near the same target, so a plane that passes two full links sees two queues, and
+   leaves these links to the planes that pass only one: the links carry together what they can. The
+   queue of each link is the price of a linear program, the maximum flow, and the target is 1. But
+   on a slow link even two packets are a large part, and a drain would measure the queues that the
+   others fill. So a window without which the others still reach all links yields: it begins small,
+   and while it finds more than the target it carries nothing, longer each time; and all drain
+   together. */
+
+static void rest(struct mrc_cc *cc, uint64_t now_ns) {
+  struct mrc_cc_delay *state = &cc->delay;
+  const uint64_t ns = mrc_max_u64(FIRST_REST_NS, 4 * state->round_rtt_ns) << state->rests;
+  cc->rest_end_ns = now_ns + mrc_min_u64(ns, LONGEST_REST_NS);
+  if (state->rests < MOST_RESTS) state->rests++;
+}
+
+static void begin(struct mrc_cc_delay *state) {
+  state->slow_start = true;
+  state->drain = MRC_CC_NO_DRAIN;
+  state->queue_since_bytes = 0;
 }
 
 /* ---- the end of a round ---- */
@@ -101,7 +128,11 @@ static void end_drain(struct mrc_cc *cc, uint64_t delay_ns, uint64_t now_ns) {
   const uint64_t target_ns = target_delay_ns(cc), before_bytes = state->queue_since_bytes;
   const uint64_t holds_ns = state->base_ns + target_ns; /* round trip with a queue of the target */
   uint64_t bytes = mrc_mul_div(before_bytes, holds_ns, state->base_ns + state->queue_since_ns);
-  if (delay_ns > bare_target_ns(state) / 2) {
+  /* On slow links the smallest windows of coupled planes keep a queue. */
+  const uint64_t coupled_ns =
+      mrc_mul_div(state->coupled * cc->min_bytes, state->base_ns + state->queue_since_ns,
+                  mrc_max_u64(before_bytes, cc->min_bytes));
+  if (delay_ns > bare_target_ns(state) / 2 + coupled_ns) {
     state->foreign_ns = mrc_min_u64(state->foreign_ns, state->base_ns) + delay_ns;
     state->found_base_ns = state->base_ns + delay_ns;
     bytes = before_bytes;
@@ -130,7 +161,7 @@ static void on_queue(struct mrc_cc *cc, uint64_t delay_ns, uint64_t now_ns) {
   const uint64_t cut_bytes = since_bytes - mrc_min_u64(cc->cwnd_bytes, since_bytes);
   const bool tells = cut_bytes > since_bytes / 8 || cc->cwnd_bytes == cc->min_bytes;
   /* Where the peer sends too, its window can keep the delay up: a drain would measure that. */
-  const bool alone = state->reverse_ns < bare_target_ns(state) / 2;
+  const bool alone = state->reverse_ns < bare_target_ns(state) / 2 && !state->yields;
   if (since_bytes != 0 && tells && due && alone) {
     /* Whether the delay stayed, although the window shrank since the queue began. */
     const uint64_t due_ns =
@@ -175,9 +206,14 @@ static void decide(struct mrc_cc *cc, uint64_t now_ns) {
   if (own_ns > mrc_max_u64(queue_ns(state), state->base_ns / 8)) state->slow_start = false;
   if (delay_ns > target_delay_ns(cc)) {
     state->calm_rounds = 0;
-    if (!state->round_paid) on_queue(cc, delay_ns, now_ns);
+    if (state->yields && cc->cwnd_bytes == cc->min_bytes) {
+      rest(cc, now_ns);
+    } else if (!state->round_paid) {
+      on_queue(cc, delay_ns, now_ns);
+    }
     return;
   }
+  state->rests = 0;
   state->queue_since_bytes = 0;
   if (state->round_limited && !state->round_held && !state->slow_start) increase(cc, delay_ns);
 }
@@ -251,11 +287,7 @@ static void on_loss(struct mrc_cc *cc, const struct mrc_cc_loss *loss, uint64_t 
   cc->cwnd_bytes = mrc_cc_clamp(cc, cc->cwnd_bytes * (state->round_held ? 5 : 7) / 10);
 }
 
-static void on_timeout(struct mrc_cc *cc) {
-  cc->delay.slow_start = true;
-  cc->delay.drain = MRC_CC_NO_DRAIN;
-  cc->delay.queue_since_bytes = 0;
-}
+static void on_timeout(struct mrc_cc *cc) { begin(&cc->delay); }
 
 static void on_spurious_timeout(struct mrc_cc *cc) { cc->delay.slow_start = false; }
 
@@ -337,6 +369,33 @@ void mrc_cc_on_spurious_timeout(struct mrc_cc *cc) {
 bool mrc_cc_is_congestion(const struct mrc_cc *cc, uint64_t delay_ns) {
   const struct mrc_cc_algorithm *algorithm = algorithms[cc->kind];
   return algorithm->is_congestion != NULL && algorithm->is_congestion(cc, delay_ns);
+}
+
+void mrc_cc_couple(struct mrc_cc *cc, uint32_t coupled, bool yields) {
+  if (cc->kind != MRC_CC_DELAY) return;
+  if (yields && !cc->delay.yields) {
+    cc->cwnd_bytes = cc->min_bytes;
+    begin(&cc->delay);
+  }
+  cc->delay.yields = yields;
+  cc->delay.coupled = (uint8_t)coupled;
+}
+
+bool mrc_cc_begins_drain(const struct mrc_cc *cc) {
+  return cc->kind == MRC_CC_DELAY && cc->delay.drain == MRC_CC_EMPTYING;
+}
+
+void mrc_cc_drain(struct mrc_cc *cc, uint64_t rtt_ns, uint64_t now_ns) {
+  struct mrc_cc_delay *state = &cc->delay;
+  if (cc->kind != MRC_CC_DELAY || state->drain != MRC_CC_NO_DRAIN || state->base_ns == 0) return;
+  if (state->yields) {
+    cc->rest_end_ns = mrc_max_u64(cc->rest_end_ns, now_ns + 2 * rtt_ns);
+    return;
+  }
+  const uint64_t delay_ns = state->round_samples > 0 ? state->round_delay_ns : 0;
+  state->queue_since_bytes = cc->cwnd_bytes;
+  state->queue_since_ns = mrc_max_u64(delay_ns, target_delay_ns(cc));
+  start_drain(cc, delay_ns);
 }
 
 bool mrc_cc_asks_for_sack(const struct mrc_cc *cc, uint64_t inflight_bytes, uint32_t sack_bytes,

@@ -32,6 +32,9 @@ struct mrc_cc_delay {
   uint8_t drain;           /* enum mrc_cc_drain */
   uint8_t calm_rounds;     /* rounds in a row without a queue, while the window was the limit */
   uint8_t newest_samples;  /* samples in newest_ns[0] */
+  uint8_t coupled;         /* windows of the QP that may use the same links; 0: there is none */
+  bool yields;             /* to those */
+  uint8_t rests;           /* in a row */
   uint32_t round_samples;  /* delays taken in the round */
   uint64_t round_end_ns;   /* end of the current round, about two round trips */
   uint64_t round_rtt_ns;   /* largest smoothed RTT reported in the round */
@@ -75,6 +78,7 @@ struct mrc_cc {
   uint64_t min_bytes;
   uint64_t max_bytes;
   uint64_t unasked_bytes; /* sent since the last packet that requested a SACK */
+  uint64_t rest_end_ns;   /* a window that yields carries nothing before */
   union {
     struct mrc_cc_delay delay;
     struct mrc_cc_nscc nscc;
@@ -150,6 +154,14 @@ void mrc_cc_on_timeout(struct mrc_cc *cc);
 void mrc_cc_on_spurious_timeout(struct mrc_cc *cc);
 /* Whether a loss at this queueing delay was an overflow, and not a failed path. */
 bool mrc_cc_is_congestion(const struct mrc_cc *cc, uint64_t delay_ns);
+/* Couples the window with others of the QP, `coupled` in all, which may use the same links (0: none
+   does). `yields`: they reach all links without it. */
+void mrc_cc_couple(struct mrc_cc *cc, uint32_t coupled, bool yields);
+/* Whether the window has begun a drain that has not yet measured. */
+bool mrc_cc_begins_drain(const struct mrc_cc *cc);
+/* A window that may use the same links has begun a drain, with this round trip: this one drains, or
+   carries nothing meanwhile if it yields. */
+void mrc_cc_drain(struct mrc_cc *cc, uint64_t rtt_ns, uint64_t now_ns);
 /* Whether a data packet should request a SACK, so that the sender never has to wait for one.
    `inflight_bytes`: in flight, this packet included, as in unasked_bytes; `sack_bytes`: after so
    many received bytes the receiver sends a SACK by itself; `shared`: the peer has other QPs. */

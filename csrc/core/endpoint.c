@@ -69,7 +69,7 @@ static bool choose_on_plane(const struct mrc_peer *peer, uint32_t plane, uint32_
                             bool suspended, struct mrc_qp **qp, uint16_t *ev) {
   for (struct mrc_qp *at = peer->qps; at != NULL; at = at->peer_next) {
     const uint32_t planes = mrc_evset_on_ports(&at->evset, ports) &
-                            mrc_evset_on_peer_ports(&at->evset, peer->ports_up) &
+                            mrc_evset_crossing(&at->evset, peer->ports_up, true) &
                             ~at->evset.unproven;
     if (!mrc_qp_is_live(at) || (planes >> plane & 1) == 0) continue;
     if (at->planes[plane].suspended != suspended) continue;
@@ -130,7 +130,7 @@ static void on_status_failure(struct mrc_port_statuses *statuses,
 
 static void set_ports(struct mrc_services *services, struct mrc_qp *qp, uint32_t changed,
                       uint32_t mask, uint64_t now_ns) {
-  MRC_EACH_BIT(plane, mrc_evset_on_peer_ports(&qp->evset, changed)) {
+  MRC_EACH_BIT(plane, mrc_evset_crossing(&qp->evset, changed, true)) {
     const bool down = (mask >> qp->evset.planes[plane].peer_port & 1) == 0;
     qp->planes[plane].peer_down = down;
     mrc_health_report_plane(services, qp, plane, MRC_EVENT_PORT, !down, MRC_REASON_PEER_PORT);
@@ -638,7 +638,7 @@ int mrc_endpoint_add_qp(struct mrc_services *services, struct mrc_endpoint *endp
 }
 
 void mrc_endpoint_know_ports(struct mrc_qp *qp, uint32_t planes) {
-  const uint32_t up = mrc_evset_on_peer_ports(&qp->evset, qp->peer->ports_up);
+  const uint32_t up = mrc_evset_crossing(&qp->evset, qp->peer->ports_up, true);
   MRC_EACH_BIT(plane, planes)
     qp->planes[plane].peer_down = (up >> plane & 1) == 0;
 }

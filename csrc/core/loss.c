@@ -216,6 +216,32 @@ static uint64_t acknowledge_all(struct mrc_services *services, struct mrc_qp *qp
 
 /* ---- 5. congestion windows ---- */
 
+/* The shortest base RTT of planes, and in `takes_ns` the longest time of one for a flight. */
+static uint64_t shortest_base_ns(const struct mrc_qp *qp, uint32_t planes, uint64_t *takes_ns) {
+  uint64_t base_ns = UINT64_MAX;
+  MRC_EACH_BIT(plane, planes) {
+    if (qp->planes[plane].rtt.base_ns == 0) continue;
+    base_ns = mrc_min_u64(base_ns, qp->planes[plane].rtt.base_ns);
+    *takes_ns = mrc_max_u64(*takes_ns, mrc_delivery_takes_ns(&qp->planes[plane].delivery));
+  }
+  return base_ns;
+}
+
+/* The base RTT of a plane that yields. It began when the planes whose links it shares had queues
+   there, which its own smallest sample contains: theirs count, unless queues cannot explain how
+   much longer its own is. */
+static uint64_t yielding_base_ns(const struct mrc_qp *qp, uint32_t index) {
+  const struct mrc_ev_plane *ends = &qp->evset.planes[index];
+  const uint64_t own_ns = qp->planes[index].rtt.base_ns;
+  uint64_t takes_ns = MRC_CC_TARGET_DELAY_NS;
+  const uint32_t near = mrc_evset_on_ports(&qp->evset, 1u << ends->port);
+  const uint32_t far = mrc_evset_crossing(&qp->evset, 1u << ends->peer_port, true);
+  const uint64_t near_ns = shortest_base_ns(qp, near, &takes_ns);
+  const uint64_t far_ns = shortest_base_ns(qp, far, &takes_ns);
+  const uint64_t base_ns = mrc_min_u64(own_ns, mrc_max_u64(near_ns, far_ns));
+  return own_ns - base_ns <= takes_ns ? base_ns : own_ns;
+}
+
 /* An acknowledgement was handled. `ack` has its data on one plane; newly_acked_bytes of each plane
    has the bytes that it newly acknowledged. */
 static void update_windows(struct mrc_services *services, struct mrc_qp *qp, struct mrc_cc_ack *ack,
@@ -231,15 +257,24 @@ static void update_windows(struct mrc_services *services, struct mrc_qp *qp, str
   }
   /* The window of the plane with the data, and those of the other planes with bytes. */
   const uint32_t own = 1u << ack->plane;
+  uint64_t drain_ns = 0; /* the round trip of a plane that drains, and shares links with others */
   MRC_EACH_BIT(index, req->one_window ? own : own | req->acked_planes) {
     struct mrc_plane *plane = &qp->planes[index];
     struct mrc_cc_ack other = {.plane = index}, *its = index == ack->plane ? ack : &other;
+    if ((qp->choice.yielding >> index & 1) != 0 && its->base_rtt_ns != 0)
+      its->base_rtt_ns = yielding_base_ns(qp, index);
     its->bytes = req->one_window ? all_bytes : plane->newly_acked_bytes;
     its->inflight_bytes = mrc_qp_inflight_bytes(qp, index) + its->bytes;
-    const uint64_t base_ns = mrc_cc_on_ack(mrc_qp_cc(qp, index), its, now_ns);
+    struct mrc_cc *cc = mrc_qp_cc(qp, index);
+    const bool drained = mrc_cc_begins_drain(cc);
+    const uint64_t base_ns = mrc_cc_on_ack(cc, its, now_ns);
+    if (qp->choice.yielding != 0 && mrc_cc_begins_drain(cc) && !drained)
+      drain_ns = plane->rtt.smooth_ns;
     if (base_ns != 0) /* the path has become longer: the old smallest sample is out of date */
       plane->rtt.base_ns = mrc_min_u64(base_ns, mrc_max_u64(plane->rtt.last_ns, 1));
   }
+  MRC_EACH_BIT(index, drain_ns != 0 ? qp->evset.plane_mask : 0)
+    mrc_cc_drain(&qp->planes[index].cc, drain_ns, now_ns);
   MRC_EACH_BIT(index, req->acked_planes)
     qp->planes[index].newly_acked_bytes = 0;
   req->acked_planes = 0;

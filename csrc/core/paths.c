@@ -236,17 +236,12 @@ static void avoid(struct mrc_evset *set, struct mrc_ev *ev, uint64_t now_ns) {
   ev->steered_ns = now_ns;
 }
 
-uint32_t mrc_evset_crossing(const struct mrc_evset *set, uint32_t ports) {
+uint32_t mrc_evset_crossing(const struct mrc_evset *set, uint32_t ports, bool of_peer) {
   uint32_t planes = set->plane_mask & ports & ~set->crossed;
-  MRC_EACH_BIT(plane, set->crossed)
-    planes |= (ports >> set->planes[plane].port & 1) << plane;
-  return planes;
-}
-
-uint32_t mrc_evset_on_peer_ports(const struct mrc_evset *set, uint32_t ports) {
-  uint32_t planes = set->plane_mask & ports & ~set->crossed;
-  MRC_EACH_BIT(plane, set->crossed)
-    planes |= (ports >> set->planes[plane].peer_port & 1) << plane;
+  MRC_EACH_BIT(index, set->crossed) {
+    const struct mrc_ev_plane *plane = &set->planes[index];
+    planes |= (ports >> (of_peer ? plane->peer_port : plane->port) & 1) << index;
+  }
   return planes;
 }
 

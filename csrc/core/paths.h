@@ -356,13 +356,12 @@ void mrc_evset_free(struct mrc_evset *set);
 /* Sets the size of each plane's rotation (0: all EVs) and shuffles it. */
 void mrc_evset_start(struct mrc_evset *set, uint32_t active_per_plane, struct mrc_prng *prng);
 
-/* The planes whose port of this host is in `ports`, and those whose port of the peer is. */
-uint32_t mrc_evset_crossing(const struct mrc_evset *set, uint32_t ports);
+/* The planes whose port of this host, or of the peer, is in `ports`. */
+uint32_t mrc_evset_crossing(const struct mrc_evset *set, uint32_t ports, bool of_peer);
 static inline uint32_t mrc_evset_on_ports(const struct mrc_evset *set, uint32_t ports) {
   const uint32_t planes = set->plane_mask & ports; /* inline: runs for every packet */
-  return __builtin_expect(set->crossed == 0, true) ? planes : mrc_evset_crossing(set, ports);
+  return __builtin_expect(set->crossed == 0, true) ? planes : mrc_evset_crossing(set, ports, false);
 }
-uint32_t mrc_evset_on_peer_ports(const struct mrc_evset *set, uint32_t ports);
 /* The plane on which a packet came that `address` sent to this port. Without such a pair of ports,
    one of the port's planes; without any, the plane of the port's index. */
 uint32_t mrc_evset_plane_from(const struct mrc_evset *set, uint32_t port,
@@ -489,6 +488,7 @@ struct mrc_quick {
 struct mrc_plane_choice {
   uint32_t backups;   /* planes of weight 0: they carry data only while no other can, as a mask */
   uint32_t curbed;    /* planes of a weight from 1 to 99, as a mask */
+  uint32_t yielding;  /* planes that carry what others leave of their links, as a mask */
   uint32_t sharing;   /* planes that took equal shares at the last choice, as a mask */
   bool needs_backups; /* all planes in use may be silent */
   struct mrc_quick quick;

@@ -443,7 +443,8 @@ static void report(struct mrc_services *services, const struct mrc_peer *peer, u
 
 /* The planes that share the data of the QP now. One with a weight is meant to carry less. */
 static uint32_t sharing_planes(const struct mrc_services *services, const struct mrc_qp *qp) {
-  return mrc_qp_planes(services, qp, false) & ~(qp->choice.backups | qp->choice.curbed);
+  return mrc_qp_planes(services, qp, false) &
+         ~(qp->choice.backups | qp->choice.curbed | qp->choice.yielding);
 }
 
 /* Compares the planes of the busiest QP, summed over all QPs that use the same planes. */

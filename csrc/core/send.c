@@ -383,6 +383,14 @@ static void call_backups(const struct mrc_services *services, struct mrc_qp *qp)
   qp->choice.needs_backups = silent != 0;
 }
 
+/* The planes that yield and rest, if another one is there. */
+static uint32_t resting(const struct mrc_qp *qp, uint32_t planes, uint64_t now_ns) {
+  uint32_t found = 0;
+  MRC_EACH_BIT(plane, planes & qp->choice.yielding)
+    if (now_ns < qp->planes[plane].cc.rest_end_ns) found |= 1u << plane;
+  return found != planes ? found : 0;
+}
+
 /* An EV for this packet: the next one of the chosen plane. A retransmission avoids the EV that lost
    the packet, unless no plane whose socket has room has another EV. */
 static uint16_t choose_ev(struct mrc_services *services, struct mrc_qp *qp, uint16_t avoid,
@@ -394,6 +402,7 @@ static uint16_t choose_ev(struct mrc_services *services, struct mrc_qp *qp, uint
   uint32_t planes = 0;
   MRC_EACH_BIT(plane, eligible)
     if (mrc_evset_has_next(&qp->evset, plane)) planes |= 1u << plane;
+  if (avoid == MRC_EV_NONE) planes &= ~resting(qp, planes, services->now_ns);
   uint32_t first = planes;
   mrc_spray_level(services, qp, planes);
   if (avoid != MRC_EV_NONE) {

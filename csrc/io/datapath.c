@@ -265,7 +265,7 @@ static const struct {
   bool has_pointer;   /* command.pointer must be set */
   bool counts;        /* command.value is the length of an array */
   bool refusals_only; /* completions report success */
-} table[MRC_COMMAND_QP_SET_WEIGHT + 1] = {
+} table[MRC_COMMAND_QP_SET_YIELDING + 1] = {
     [MRC_COMMAND_QP_CREATE] = {.has_pointer = true},
     [MRC_COMMAND_QP_SET_EVS] = {.has_pointer = true, .counts = true},
     [MRC_COMMAND_QP_SET_PEER] = {.has_pointer = true, .counts = true},
@@ -334,6 +334,8 @@ static int run(struct mrc_datapath *datapath, const struct mrc_command *command)
       return mrc_qp_set_retries(engine, qpn, value, command->key, command->access, now_ns);
     case MRC_COMMAND_QP_SET_WEIGHT:
       return mrc_qp_set_weight(engine, qpn, value, command->key, now_ns);
+    case MRC_COMMAND_QP_SET_YIELDING:
+      return mrc_qp_set_yielding(engine, qpn, value, now_ns);
     case MRC_COMMAND_RECORD_START:
       return mrc_recorder_start(&datapath->recorder, pointer, engine, datapath->udp.n_slots,
                                 now_ns);

@@ -4,7 +4,9 @@
 The exchange proves the pairs that its planes need. Others are tried here, while the QP runs: pairs
 of an interface that no living plane reaches (an uplink left over behind a router, the other address
 of a link whose first one does not answer, a port that came later at either end), and all others
-while a plane is slow. A pair joins when its EVs have answered and carry packets of full size.
+while much data is sent: links may differ in rate. Those yield to the planes whose links they share,
+so that they carry what these leave. A pair joins when its EVs have answered and carry packets of
+full size.
 
 Both ends do this on their own: a plane is proven by the side that sends on it. What answers late,
 or not at all, costs a few small probes, ever more rarely. `infos` says of each pair whether it is a
@@ -45,11 +47,12 @@ from mrc.units import counted
 logger = logging.getLogger("mrc.pairs")
 
 AMPLIFICATION = 3  # bytes sent to addresses that have not answered, per byte from the peer
+_TRY_BYTES = 2 * SMALL_BYTES  # sent to such an address in a try: there may be many pairs, and more
 _FIRST_PAUSE_SECONDS = 1.0  # between two tries of a pair; doubles
 _LONGEST_PAUSE_SECONDS = 64.0
 _FIRST_LOOK_SECONDS = 0.25  # between two looks at the planes; doubles
 _LONGEST_LOOK_SECONDS = 16.0
-_UNEVEN_PERCENT = 85  # that a plane carries, of the mean of the others
+_LONGEST_BUSY_LOOK_SECONDS = 0.5  # while data is sent, until it is known whether it is much
 _SETTLE_SECONDS = 0.02  # several planes change together
 _PORT_SECONDS = 0.25  # after a port came here: the one that faces it comes soon
 
@@ -131,14 +134,18 @@ class _Reach(Struct):
 
     links: set[tuple[str, str]]
     """their interfaces, here and there"""
-    uneven: bool
-    """whether one carries much less than the others"""
+    bulk: bool
+    """whether much data is sent"""
     new: set[IpAddress]
     """addresses that came while the QP ran"""
     ends: set[tuple[IpAddress, str]] = set()
     """addresses of living planes, with the interface at the other end"""
     spared: set[tuple[str, str]] = set()
     """those in `links` that only backups reach"""
+    sent_bytes: int = 0
+    """by all planes so far"""
+    carrying: dict[int, PortPair] = {}
+    """the living planes that carry data"""
     wanted: list[PortPair] = []
     """the pairs that are needed and wait"""
     suspended: set[int] = set()
@@ -150,8 +157,8 @@ class _Reach(Struct):
 
     def lacks(self, pair: PortPair) -> bool:
         """Whether the pair is needed: for an interface that no plane reaches, or to let all links
-        carry what they can, where they differ in number or in rate. An interface with only a backup
-        may be dear at its other end, so other pairs do not use it, but for one like it.
+        carry what they can. An interface with only a backup may be dear at its other end, so other
+        pairs do not use it, but for one like it.
         """
         local, remote = {here for here, _ in self.links}, {there for _, there in self.links}
         if pair.local.nic not in local or pair.remote.nic not in remote:
@@ -164,8 +171,7 @@ class _Reach(Struct):
         known = (pair.local.nic in local) + (pair.remote.nic in remote)
         if pair.weight == 0 or known < 2:
             return pair.weight > 0 and known == 0
-        differ = self.uneven or len(local) != len(remote)
-        return differ and (pair.local.nic, pair.remote.nic) not in busy
+        return self.bulk and (pair.local.nic, pair.remote.nic) not in busy
 
 
 # ---- The state of a pair -------------------------------------------------------------------------
@@ -221,6 +227,17 @@ def sharing_hosts(
     return found
 
 
+def yielding(planes: Mapping[int, PortPair]) -> set[int]:
+    """The planes without which the others still reach all interfaces; the first ones stay."""
+    left = dict(planes)
+    for plane, each in reversed(list(planes.items())):
+        others = [other for number, other in left.items() if number != plane]
+        here, there = {o.local.nic for o in others}, {o.remote.nic for o in others}
+        if each.local.nic in here and each.remote.nic in there:
+            del left[plane]
+    return planes.keys() - left.keys()
+
+
 class Pairs:
     """Tries pairs of ports of one QP, from `start` to `close`."""
 
@@ -249,6 +266,7 @@ class Pairs:
         self._spent_bytes = SMALL_BYTES * ADDRESS_TRIES * len(self._planes)
         self._news = asyncio.Event()
         self._pause = _FIRST_LOOK_SECONDS
+        self._sent_bytes = 0  # until the last look
         self._task: asyncio.Task[None] | None = None
         self._proofs: dict[int, asyncio.Task[None]] = {}
         self._found = {
@@ -258,6 +276,7 @@ class Pairs:
         }
         self._refused: dict[tuple[IpAddress, IpAddress], str] = {}  # why a pair is not tried
         self._runs = False  # the QP
+        self._yielding: set[int] = set()
 
     def start(self) -> None:
         self._runs = True
@@ -445,9 +464,12 @@ class Pairs:
         now = asyncio.get_running_loop().time
         reach = await self._look()
         due = [each for each in reach.wanted if self._tried(each).next <= now()]
-        if due:
-            await self._begin(due)
-        self._pause = min(2 * self._pause, _LONGEST_LOOK_SECONDS)
+        if due:  # new ones first: addresses that do not answer use up what may be sent
+            await self._begin(sorted(due, key=lambda each: self._tried(each).pause))
+        busy = reach.sent_bytes != self._sent_bytes and not reach.bulk and bool(self._others)
+        self._sent_bytes = reach.sent_bytes
+        longest = _LONGEST_BUSY_LOOK_SECONDS if busy else _LONGEST_LOOK_SECONDS
+        self._pause = min(2 * self._pause, longest)
         times = [self._tried(each).next - now() for each in reach.wanted]
         return max(0.0, min([self._pause, *times]))
 
@@ -470,7 +492,8 @@ class Pairs:
         links: set[tuple[str, str]] = set()
         ends: set[tuple[IpAddress, str]] = set()
         busy: set[tuple[str, str]] = set()
-        uneven = False
+        bulk = False
+        carrying: dict[int, PortPair] = {}
         for plane, each in self._planes.items():
             its, end = info.planes[plane - 1], (each.local.plane, each.local.address.ip)
             if plane in alive and not its.suspended and end in here:
@@ -479,8 +502,11 @@ class Pairs:
                 ends.add((each.remote.address.ip, each.local.nic))
                 if each.weight > 0:
                     busy.add((each.local.nic, each.remote.nic))
-                uneven |= bool(its.slow) or its.share_percent < _UNEVEN_PERCENT
-        reach = _Reach(links, uneven, self._new, ends, links - busy)
+                    carrying[plane] = each
+                bulk |= bool(its.compared)
+        reach = _Reach(links, bulk, self._new, ends, links - busy, carrying=carrying)
+        reach.sent_bytes = int(info.first_sent_bytes)
+        await self._set_yielding(carrying)
         for index, (ev, its) in enumerate(zip(evs, infos, strict=False)):
             state = None if controller.waits(index) else EvState(its.state)
             reach.evs.setdefault(ev.attr.plane, []).append(state)
@@ -495,6 +521,14 @@ class Pairs:
             if each.remote.address.ip in there
         ]  # fmt: skip
         return reach
+
+    async def _set_yielding(self, carrying: dict[int, PortPair]) -> None:
+        planes = yielding(carrying)
+        if planes != self._yielding:
+            queue = self._terms.queue
+            command = queue.set_yielding(planes)
+            await self._terms.dispatcher.call(command, f"QP {queue.qpn:#x}: planes yield")
+            self._yielding = planes
 
     async def _begin(self, due: list[PortPair]) -> None:
         """Begins to prove pairs."""
@@ -545,7 +579,7 @@ class Pairs:
         """Whether probes may go to the peer's address, which may be a stranger's."""
         if pair.remote.address.ip in self._proved:
             return True
-        self._spent_bytes += ADDRESS_TRIES * SMALL_BYTES
+        self._spent_bytes += _TRY_BYTES
         heard_bytes = self._heard_bytes + self._channel.received_bytes
         return self._spent_bytes <= AMPLIFICATION * heard_bytes
 
@@ -576,13 +610,13 @@ class Pairs:
             probe,
             [None if known else address] * len(indices),
             terms.path_mtu,
-            ADDRESS_TRIES * SMALL_BYTES,
+            _TRY_BYTES,
             planes=[plane] * len(indices),
             rtt=self._channel.rtt,
         )
         if indices:
             self._found[_ends(pair)] = PairProof.of([plane] * len(indices), proof)[plane]
-        if proof.mtu < terms.path_mtu or not (await self._look()).lacks(pair):
+        if proof.mtu < terms.path_mtu or not (reach := await self._look()).lacks(pair):
             return
         if not known:
             self._proved.add(address)
@@ -595,6 +629,8 @@ class Pairs:
             await terms.dispatcher.call(
                 terms.queue.set_weight(plane, pair.weight), f"{number}: set a weight"
             )
+        if pair.weight > 0:  # before it carries anything
+            await self._set_yielding(reach.carrying | {plane: pair})
         gone = {*proof.dead, *proof.unproven}
         await controller.join([each for place, each in enumerate(indices) if place not in gone])
         logger.info("%s: plane %d joins: %s to %s", number, plane, pair.local.nic, address)

@@ -12,7 +12,7 @@ import secrets
 import struct
 from array import array
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from enum import IntEnum
 from typing import Any, NamedTuple
@@ -268,6 +268,11 @@ class QueuePair:
     def set_weight(self, plane: int, weight: int) -> Command:
         """Limits what a plane carries, in per cent of the one that carries most; 0: a backup."""
         return self._command(CommandOp.QP_SET_WEIGHT, value=plane, key=weight)
+
+    def set_yielding(self, planes: Collection[int]) -> Command:
+        """Names the planes that carry only what others leave of their links."""
+        mask = sum(1 << plane - 1 for plane in planes)
+        return self._command(CommandOp.QP_SET_YIELDING, value=mask)
 
     def set_mpr(self, mpr: int) -> Command:
         """Changes the window that this side grants the peer."""

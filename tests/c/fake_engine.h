@@ -221,6 +221,10 @@ int mrc_qp_set_weight(mrc_engine *engine, uint32_t qpn, uint32_t plane, uint32_t
   return qpn == 77 && plane == 2 && weight == 50 ? 0 : -EINVAL;
 }
 
+int mrc_qp_set_yielding(mrc_engine *engine, uint32_t qpn, uint32_t planes, uint64_t now_ns) {
+  return qpn == 77 && planes == 6 ? 0 : -EINVAL;
+}
+
 int mrc_qp_query(const mrc_engine *engine, uint32_t qpn, struct mrc_qp_info *info) {
   info->qpn = qpn;
   return 0;

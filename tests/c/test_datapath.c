@@ -171,6 +171,7 @@ TEST(test_commands__each_reaches_its_engine_function) {
       {{.op = MRC_COMMAND_PORT_UP, .value = 1, .key = 0}, 0},
       {{.op = MRC_COMMAND_QP_SET_MPR, .qpn = 77, .value = 256}, 0},
       {{.op = MRC_COMMAND_QP_SET_RETRIES, .qpn = 77, .value = 16, .key = 7, .access = 6}, 0},
+      {{.op = MRC_COMMAND_QP_SET_YIELDING, .qpn = 77, .value = 6}, 0},
       {{.op = MRC_COMMAND_RECORD_START, .pointer = &recording}, 0},
       {{.op = MRC_COMMAND_RECORD_START, .pointer = &recording}, -EBUSY},
       {{.op = MRC_COMMAND_RECORD_STOP}, 0},

@@ -514,7 +514,8 @@ TEST(test_claim__only_so_many_are_looked_at) {
 }
 
 /* A request arrives at a port that none of its QP's planes has: it is answered from the port of the
-   plane of that index. If that one is down, there is no answer; while it is full, the answer waits. */
+   plane of that index. If that one is down, there is no answer; while it is full, the answer waits.
+ */
 TEST(test_answer__from_the_port_of_another_plane) {
   PAIR p = open_pair(.planes = 3);
   mrc_engine *engine = p->hosts[1].engine;

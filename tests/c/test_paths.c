@@ -79,7 +79,7 @@ TEST(test_init__refuses) {
 }
 
 /* In place of the C library's: fails the call after `until_failure` others; -1: never. It ends in a
-   jump, so that the leak sanitizer sees the caller: it ignores what the dynamic linker allocates. */
+   jump, so that the leak sanitizer sees its caller: that of the dynamic linker is no leak. */
 #ifdef __SANITIZE_ADDRESS__
 #define LIBRARY_CALLOC __interceptor_calloc
 #else

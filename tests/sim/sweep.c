@@ -216,6 +216,11 @@ static void control(struct run *run) {
   const uint32_t weight = (uint32_t)PICK(&run->control, 0, 0, 1, 25, 50, 100, 100);
   mrc_assert(
       mrc_qp_set_weight(pair->hosts[end->host].engine, end->qpn, plane, weight, pair->now_ns) == 0);
+  /* Also planes that no others could replace, and all of them. */
+  if (one_in(&run->control, 2))
+    mrc_assert(mrc_qp_set_yielding(pair->hosts[end->host].engine, end->qpn,
+                                   below(&run->control, 1u << pair->config.planes),
+                                   pair->now_ns) == 0);
   mrc_pair_kick(pair, end->host);
 }
 

@@ -21,6 +21,7 @@ from mrc.connect.pairs import (
     beside_planes,
     on_plane,
     sharing_hosts,
+    yielding,
 )
 from mrc.connect.proof import Proof
 from mrc.engine.paths import LocalPort, PortPair, RemotePort
@@ -118,13 +119,41 @@ class Fixed:
         return {(each.address, each.peer_address): each for each in await self.pairs.infos()}
 
 
+def test_yielding__the_others_reach_all_interfaces() -> None:
+    """The first planes stay, but for one whose two interfaces only others need."""
+    a, b, c = (here(n, name, f"10.0.{n}.1/24") for n, name in enumerate("abc", 1))
+    x, y, z = (there(name, f"10.0.{n}.2/24") for n, name in enumerate("xyz", 1))
+    for pairs, names in (
+        ([(a, x)], []),
+        ([(a, x), (b, y)], []),
+        ([(a, x), (b, x), (c, x)], []),
+        ([(a, x), (b, y), (a, y), (b, x)], [3, 4]),
+        ([(a, x), (b, x), (a, y)], [1]),
+        ([(a, x), (b, y), (a, z), (a, y)], [4]),
+        ([(a, x), (a, x)], [2]),
+    ):
+        planes = {plane: PortPair(*each) for plane, each in enumerate(pairs, 1)}
+        assert yielding(planes) == set(names), pairs
+
+
+def test_lacks__all_pairs_while_much_data_is_sent() -> None:
+    a, b = here(1, "a", "10.0.1.1/24"), here(2, "b", "10.0.2.1/24")
+    x, y = there("x", "10.0.1.2/24"), there("y", "10.0.2.2/24")
+    for bulk in (False, True):
+        reach = _Reach({("a", "x"), ("b", "y")}, bulk=bulk, new=set())
+        assert reach.lacks(PortPair(a, y)) is bulk
+        assert not reach.lacks(PortPair(a, x)), "they have a plane"
+    reach = _Reach({("a", "x")}, bulk=False, new=set())
+    assert reach.lacks(PortPair(b, x)) and reach.lacks(PortPair(a, y)), "b and y have none"
+
+
 async def test_infos__of_all_combinations() -> None:
     local = [
         here(1, "a", "10.0.1.1/24"), here(2, "b", "10.0.2.1/24"), here(3, "c", "fd00::1/64"),
         here(4, "d", "172.17.0.1/16"),
     ]  # fmt: skip
     remote = [there("x", "10.0.1.2/24"), there("d", "172.17.0.1/16"), there("y", "fe80::1/64")]
-    reach = _Reach({("a", "x")}, uneven=False, new=set(), evs={1: [GOOD, GOOD]})
+    reach = _Reach({("a", "x")}, bulk=False, new=set(), evs={1: [GOOD, GOOD]})
     found = await Fixed(local, remote, {1: (0, 0)}, reach).states()
     used = found["10.0.1.1", "10.0.1.2"]
     assert (used.plane, used.state, used.paths, used.answering_paths) == (1, PairState.USED, 2, 2)
@@ -141,7 +170,7 @@ async def test_infos__of_pairs_that_are_no_planes() -> None:
     local = [here(1, "a", "10.0.1.1/24"), here(2, "b", "10.0.2.1/24", mtu=100)]
     remote = [there("x", "10.0.1.2/24"), there("y", "10.0.2.2/24")]
     reach = _Reach(
-        {("a", "x"), ("b", "y")}, uneven=False, new=set(), evs={1: [GOOD], 3: [None, None]}
+        {("a", "x"), ("b", "y")}, bulk=False, new=set(), evs={1: [GOOD], 3: [None, None]}
     )
     fixed = Fixed(local, remote, {1: (0, 0), 2: (1, 1), 3: (0, 1)}, reach, proofs={3: PairProof(2)})
     found = await fixed.states()
@@ -159,7 +188,7 @@ async def test_infos__of_pairs_that_are_no_planes() -> None:
 async def test_infos__before_the_qp_runs_only_probes_count() -> None:
     """The exchange gives up: no EV has been called bad yet."""
     local, remote = [here(1, "a", "10.0.1.1/24")], [there("x", "10.0.1.2/24")]
-    reach = _Reach(set(), uneven=False, new=set(), evs={1: [GOOD, GOOD]})
+    reach = _Reach(set(), bulk=False, new=set(), evs={1: [GOOD, GOOD]})
     fixed = Fixed(local, remote, {1: (0, 0)}, reach, proofs=PairProof.of([1, 1]))
     fixed.pairs._runs = False
     (info,) = await fixed.pairs.infos()
@@ -168,9 +197,7 @@ async def test_infos__before_the_qp_runs_only_probes_count() -> None:
 
 async def test_infos__a_port_that_is_gone_is_still_shown() -> None:
     local, remote = [here(1, "a", "10.0.1.1/24")], [there("x", "10.0.1.2/24")]
-    fixed = Fixed(
-        local, remote, {1: (0, 0)}, _Reach(set(), uneven=False, new=set(), evs={1: [BAD]})
-    )
+    fixed = Fixed(local, remote, {1: (0, 0)}, _Reach(set(), bulk=False, new=set(), evs={1: [BAD]}))
     fixed.pairs._local.clear()
     (info,) = await fixed.pairs.infos()
     assert (info.nic, info.state) == ("a", PairState.SILENT)
@@ -181,7 +208,7 @@ async def test_infos__a_refused_pair_has_its_reason() -> None:
         [here(1, "a", "10.0.1.1/24")],
         [there("x", "10.0.1.2/24"), there("y", "10.0.2.2/24")],
     )
-    reach = _Reach({("a", "x")}, uneven=False, new=set(), evs={1: [GOOD]})
+    reach = _Reach({("a", "x")}, bulk=False, new=set(), evs={1: [GOOD]})
     fixed = Fixed(local, remote, {1: (0, 0)}, reach)
     pairs, terms = fixed.pairs, fixed.pairs._terms
     for most, received, why in (
@@ -197,7 +224,7 @@ async def test_infos__a_refused_pair_has_its_reason() -> None:
 async def test_infos__weights_and_arp() -> None:
     local = [here(1, "a", "10.0.1.1/24", weight=0), here(2, "b", "10.0.1.2/24", weight=50)]
     remote = [there("x", "10.0.1.3/24")]
-    reach = _Reach(set(), uneven=False, new=set(), evs={1: [GOOD], 2: [BAD]})
+    reach = _Reach(set(), bulk=False, new=set(), evs={1: [GOOD], 2: [BAD]})
     found = await Fixed(local, remote, {1: (0, 0), 2: (1, 0)}, reach).states()
     backup, silent = found["10.0.1.1", "10.0.1.3"], found["10.0.1.2", "10.0.1.3"]
     assert (backup.state, backup.weight_percent) == (PairState.BACKUP, 0)
@@ -213,7 +240,7 @@ async def test_infos__of_configured_paths() -> None:
     """Under SRv6 both interfaces of a host have one address."""
     local = [here(1, "p1", "fd00::1/128"), here(2, "p2", "fd00::1/128")]
     remote = [there("p1", "fd00::2/128"), there("p2", "fd00::2/128")]
-    reach = _Reach(set(), uneven=False, new=set(), evs={1: [GOOD], 2: [BAD]})
+    reach = _Reach(set(), bulk=False, new=set(), evs={1: [GOOD], 2: [BAD]})
     fixed = Fixed(local, remote, {1: (0, 0), 2: (1, 1)}, reach, fixed=True)
     shown = [(each.plane, each.state, each.why) for each in await fixed.pairs.infos()]
     apart = (None, PairState.UNFIT, "the host configuration does not join them")
