@@ -93,7 +93,7 @@ struct mrc_plane_info {
   uint8_t suspended;      /* 1: carries probes only, as long as another plane carries data */
   uint8_t slow;           /* 1: carries much less than the others, see MRC_EVENT_PLANE_SHARE */
   uint8_t weight;         /* see mrc_qp_set_weight */
-  uint8_t compared;       /* 1: it was compared with the others, while there was much data */
+  uint8_t reserved;       /* 0 */
   uint32_t share_percent; /* bytes carried by all QPs to the peer in the last period, in per cent of
                              the mean of the other planes; 100 before, and with equal shares */
 };

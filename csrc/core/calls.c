@@ -640,7 +640,6 @@ int mrc_qp_query(const struct mrc_engine *engine, uint32_t qpn, struct mrc_qp_in
                                 .suspended = plane->suspended,
                                 .slow = share.slow,
                                 .weight = plane->weight,
-                                .compared = share.compared,
                                 .share_percent = share.compared ? share.percent : 100};
     if (!req->one_window || i == 0) info->cwnd_bytes += info->planes[i].cwnd_bytes;
   }

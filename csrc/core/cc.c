@@ -69,8 +69,8 @@ static uint64_t queue_ns(const struct mrc_cc_delay *state) {
    queue of each link is the price of a linear program, the maximum flow, and the target is 1. But
    on a slow link even two packets are a large part, and a drain would measure the queues that the
    others fill. So a window without which the others still reach all links yields: it begins small,
-   and while it finds more than the target it carries nothing, longer each time; and all drain
-   together. */
+   and while it finds more than the target it carries nothing, longer each time, unless the way
+   itself is longer, where two packets are little; and all drain together. */
 
 static void rest(struct mrc_cc *cc, uint64_t now_ns) {
   struct mrc_cc_delay *state = &cc->delay;
@@ -206,7 +206,8 @@ static void decide(struct mrc_cc *cc, uint64_t now_ns) {
   if (own_ns > mrc_max_u64(queue_ns(state), state->base_ns / 8)) state->slow_start = false;
   if (delay_ns > target_delay_ns(cc)) {
     state->calm_rounds = 0;
-    if (state->yields && cc->cwnd_bytes == cc->min_bytes) {
+    if (state->yields && cc->cwnd_bytes == cc->min_bytes &&
+        state->base_ns < bare_target_ns(state)) {
       rest(cc, now_ns);
     } else if (!state->round_paid) {
       on_queue(cc, delay_ns, now_ns);

@@ -361,6 +361,7 @@ class _Exchange:
         self.pairs, self.others = {}, []
         self.proofs: dict[int, PairProof] = {}  # what the probes have found, by plane
         self.silent: set[str] = set()  # interfaces that were said not to answer
+        self.proved: list[IpAddress] = []  # addresses of the peer, but behind NAT
         self.end: QP | None = None
 
     async def run(self, expected: str) -> QP:
@@ -691,6 +692,7 @@ class _Exchange:
         proved = [s for s in plan.sources if plan.configured or s.address in answered]
         self.terms.check(peer.host, [source.address for source in proved], channel.remote)
         if self.nat is None:  # else other hosts, behind other NATs, have the same address
+            self.proved = sorted({each.address for each in proved}, key=str)
             local.claims.check(channel.remote, proved)
             said = [port.address.ip for port in peer.attributes.ports]
             channel.at_end(local.claims.take(channel.remote, proved, said), of_qp=True)
@@ -890,5 +892,5 @@ class _Exchange:
             return None
         local, called, port = self.local, self.channel.called, self.channel.ports[1]
         return lambda: rejoined(
-            lambda: dial(local.host, called, port), local.guard, token, local.rng
+            lambda: dial(local.host, called, port, None, self.proved), local.guard, token, local.rng
         )

@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """The TCP connection to a peer: opened, and opened again while a QP runs.
 
-After it was lost, or its address has gone, the side that has connected opens it again, to where the
-first one led, and proves itself anew. It names the QP by a token that the listener has told in its
-hello, which without TLS is as secret as all else of the exchange. Until then the QP goes on: it
+After it was lost, or its address has gone, or no plane reaches one of its interfaces any more, the
+side that has connected opens it again, to where the first one led or to another address that the
+peer has proved, and proves itself anew. It names the QP by a token that the listener has told in
+its hello, which without TLS is as secret as all else of the exchange. Until then the QP goes on: it
 only cannot tell its peer of new ports, nor that it ends.
 """
 
@@ -44,12 +45,16 @@ _HEAD_START_SECONDS = 0.25  # of each address of a peer over the next one
 
 
 async def dial(
-    config: HostConfig | None, host: str, port: int, source: IpAddress | None = None
+    config: HostConfig | None,
+    host: str,
+    port: int,
+    source: IpAddress | None = None,
+    others: Iterable[IpAddress] = (),
 ) -> Channel:
     """Connects to the address of `host` that answers first. Raises ResolveError or ConnectError.
 
     `host` is a configured peer, a name or an address. `source`: the address of this host to connect
-    from, if that leads there.
+    from, if that leads there. `others`: further addresses of that host.
     """
     name = host
     if config is not None:
@@ -60,7 +65,8 @@ async def dial(
         found = await loop.getaddrinfo(name, port, type=socket.SOCK_STREAM)
     except (socket.gaierror, UnicodeError) as error:
         raise unconnected(host, port, error) from error
-    addresses = list(dict.fromkeys(numeric(info[4]) for info in found))
+    known = (str(each) for each in others if not each.is_link_local)  # which has no zone
+    addresses = list(dict.fromkeys([*(numeric(info[4]) for info in found), *known]))
     sources = [None] if source is None else [(str(source), 0), None]
     ways = [(address, each) for address in addresses for each in sources]
     try:

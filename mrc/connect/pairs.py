@@ -52,7 +52,8 @@ _FIRST_PAUSE_SECONDS = 1.0  # between two tries of a pair; doubles
 _LONGEST_PAUSE_SECONDS = 64.0
 _FIRST_LOOK_SECONDS = 0.25  # between two looks at the planes; doubles
 _LONGEST_LOOK_SECONDS = 16.0
-_LONGEST_BUSY_LOOK_SECONDS = 0.5  # while data is sent, until it is known whether it is much
+_LONGEST_BUSY_LOOK_SECONDS = 0.5  # while data is sent, until it is much
+_BULK_BYTES = 1 << 20  # that a QP has sent, which still has more to send: other pairs may help
 _SETTLE_SECONDS = 0.02  # several planes change together
 _PORT_SECONDS = 0.25  # after a port came here: the one that faces it comes soon
 
@@ -142,8 +143,6 @@ class _Reach(Struct):
     """addresses of living planes, with the interface at the other end"""
     spared: set[tuple[str, str]] = set()
     """those in `links` that only backups reach"""
-    sent_bytes: int = 0
-    """by all planes so far"""
     carrying: dict[int, PortPair] = {}
     """the living planes that carry data"""
     wanted: list[PortPair] = []
@@ -171,7 +170,8 @@ class _Reach(Struct):
         known = (pair.local.nic in local) + (pair.remote.nic in remote)
         if pair.weight == 0 or known < 2:
             return pair.weight > 0 and known == 0
-        return self.bulk and (pair.local.nic, pair.remote.nic) not in busy
+        differ = self.bulk or len(local) != len(remote)
+        return differ and (pair.local.nic, pair.remote.nic) not in busy
 
 
 # ---- The state of a pair -------------------------------------------------------------------------
@@ -266,7 +266,7 @@ class Pairs:
         self._spent_bytes = SMALL_BYTES * ADDRESS_TRIES * len(self._planes)
         self._news = asyncio.Event()
         self._pause = _FIRST_LOOK_SECONDS
-        self._sent_bytes = 0  # until the last look
+        self._busy = False  # with writes
         self._task: asyncio.Task[None] | None = None
         self._proofs: dict[int, asyncio.Task[None]] = {}
         self._found = {
@@ -277,6 +277,7 @@ class Pairs:
         self._refused: dict[tuple[IpAddress, IpAddress], str] = {}  # why a pair is not tried
         self._runs = False  # the QP
         self._yielding: set[int] = set()
+        self._reached = (False, False)  # the interfaces of the connection, here and there
 
     def start(self) -> None:
         self._runs = True
@@ -297,6 +298,7 @@ class Pairs:
         self._heard_bytes += self._channel.received_bytes
         self._channel = channel
         self._local = [port for port in self._local if port.address.ip in self._told]
+        self._reached = (False, False)
         self._news.set()
 
     def look(self) -> None:
@@ -466,9 +468,8 @@ class Pairs:
         due = [each for each in reach.wanted if self._tried(each).next <= now()]
         if due:  # new ones first: addresses that do not answer use up what may be sent
             await self._begin(sorted(due, key=lambda each: self._tried(each).pause))
-        busy = reach.sent_bytes != self._sent_bytes and not reach.bulk and bool(self._others)
-        self._sent_bytes = reach.sent_bytes
-        longest = _LONGEST_BUSY_LOOK_SECONDS if busy else _LONGEST_LOOK_SECONDS
+        waits = self._busy and not reach.bulk
+        longest = _LONGEST_BUSY_LOOK_SECONDS if waits else _LONGEST_LOOK_SECONDS
         self._pause = min(2 * self._pause, longest)
         times = [self._tried(each).next - now() for each in reach.wanted]
         return max(0.0, min([self._pause, *times]))
@@ -492,7 +493,6 @@ class Pairs:
         links: set[tuple[str, str]] = set()
         ends: set[tuple[IpAddress, str]] = set()
         busy: set[tuple[str, str]] = set()
-        bulk = False
         carrying: dict[int, PortPair] = {}
         for plane, each in self._planes.items():
             its, end = info.planes[plane - 1], (each.local.plane, each.local.address.ip)
@@ -503,9 +503,10 @@ class Pairs:
                 if each.weight > 0:
                     busy.add((each.local.nic, each.remote.nic))
                     carrying[plane] = each
-                bulk |= bool(its.compared)
+        self._look_after_connection(links)
+        self._busy = info.outstanding > 0
+        bulk = self._busy and info.first_sent_bytes >= _BULK_BYTES
         reach = _Reach(links, bulk, self._new, ends, links - busy, carrying=carrying)
-        reach.sent_bytes = int(info.first_sent_bytes)
         await self._set_yielding(carrying)
         for index, (ev, its) in enumerate(zip(evs, infos, strict=False)):
             state = None if controller.waits(index) else EvState(its.state)
@@ -521,6 +522,18 @@ class Pairs:
             if each.remote.address.ip in there
         ]  # fmt: skip
         return reach
+
+    def _look_after_connection(self, links: set[tuple[str, str]]) -> None:
+        """Has the connection opened again when no plane reaches one of its interfaces any more, but
+        planes reach others: it may be silent for minutes.
+        """
+        own, peer = self._channel.ends
+        ours, theirs = {nic for nic, _ in links}, {nic for _, nic in links}
+        here = any(port.nic in ours for port in self._local if port.address.ip == own)
+        there = any(port.nic in theirs for port in self._remote if port.address.ip == peer)
+        before, self._reached = self._reached, (here, there)
+        if links and ((before[0] and not here) or (before[1] and not there)):
+            self._lose()
 
     async def _set_yielding(self, carrying: dict[int, PortPair]) -> None:
         planes = yielding(carrying)

@@ -24,7 +24,7 @@ examples:
   mrc perf h1                          write 1 MiB messages to h1 for 10 s; asks for the code
   mrc perf h1 -t 30 -i 0.1 -P 4        30 s over 4 QPs, a line every 100 ms
   mrc perf h1 -R                       h1 writes; with --bidir both ends write
-  mrc perf h1 --lat --size 2           latency of a 2-byte WRITE_IMM
+  mrc perf h1 --lat --size 2           latency of a 2-byte WRITE_IMM; --redundant: sent twice
   mrc perf h1 -a -J > sweep.json       every message size, as JSON
   mrc perf h1 --csv > perf.csv         a line for each interval
   mrc perf h1 --bins                   goodput in bins of 1 ms
@@ -70,6 +70,8 @@ TEST = f"""
 -a, --all                     sweep: test each power of two from 2 B to 8 MiB as --size
 --depth DEPTH                 messages in flight on each QP [%(default)s]
 --lat                         measure latency: half the round trip of one WRITE_IMM at a time
+--redundant                   each packet leaves on two planes, and the first arrival counts; for
+                              messages of at most 64 KiB
 """
 ENGINE = """
 --integrity      client: protect packets by a CRC, or only by the UDP checksum [%(default)s]
@@ -208,6 +210,7 @@ def _plans(args: argparse.Namespace) -> list[PerfPlan]:
             omit_seconds=args.omit,
             rate_bits_per_second=args.bitrate,
             bin_ns=args.bins,
+            redundant=args.redundant,
         )
         for size in sizes
     ]

@@ -69,6 +69,7 @@ class PerfPlan(Struct, frozen=True):
     omit_seconds: float = 0.0  # run before `seconds` begin, and not counted
     rate_bits_per_second: float = 0.0  # limit of each writing end; 0: no limit
     bin_ns: int = 0  # both ends record the bytes received in bins of this width; 0: no recording
+    redundant: bool = False  # each packet of a write leaves twice
 
     def __post_init__(self) -> None:
         _check("size", self.size, 0, MAX_SIZE)
@@ -79,6 +80,8 @@ class PerfPlan(Struct, frozen=True):
         _check("omit_seconds", self.omit_seconds, 0, MAX_SECONDS)
         _check("rate_bits_per_second", self.rate_bits_per_second, 0, 1e15)
         _check("bin_ns", self.bin_ns, limits.MIN_BIN_NS if self.bin_ns else 0, MAX_BIN_NS)
+        if self.redundant:
+            _check("size", self.size, 0, limits.MAX_REDUNDANT)
         if (self.seconds > 0) == (self.total_bytes > 0):
             raise ArgumentError("seconds, total_bytes: exactly one of them must be above 0")
         if self.size == 0 and (self.total_bytes or self.pattern is Pattern.STREAM):
@@ -224,6 +227,7 @@ class Load:
                 length=size,
                 local_offset=offset,
                 remote_offset=offset,
+                redundant=self._plan.redundant,
             )
             self.tally.add(time.monotonic_ns() - start)
 
@@ -291,7 +295,10 @@ class PingPong:
 
     async def _say(self) -> None:
         if self._plan.size:
-            await self._qp.write_imm(self._source, self._target, imm=0, length=self._plan.size)
+            length, twice = self._plan.size, self._plan.redundant
+            await self._qp.write_imm(
+                self._source, self._target, imm=0, length=length, redundant=twice
+            )
         else:
             await self._qp.write_imm(imm=0)
 

@@ -513,6 +513,7 @@ def plan_of(plan: PerfPlan) -> TestPlan:
         total_bytes=plan.total_bytes or None,
         rate_bits_per_second=plan.rate_bits_per_second or None,
         bin_ns=plan.bin_ns or None,
+        redundant=plan.redundant,
     )
 
 

@@ -53,6 +53,8 @@ class TestPlan(Struct, frozen=True, kw_only=True):
     """Limit of each writing end; null: none."""
     bin_ns: int | None
     """Width of the bins asked for; null without --bins."""
+    redundant: bool
+    """Whether each packet of a write left twice."""
 
 
 class SentPlane(Struct, frozen=True, kw_only=True):

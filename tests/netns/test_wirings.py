@@ -233,6 +233,18 @@ def survives(wiring: Wiring, start: Start, dying: tuple[str, str], kind: str) ->
         client.ends(0)
 
 
+def test_perf__both_ends_learn_the_end_when_their_connection_has_gone(start: Start) -> None:
+    """The TCP connection leads to a link of the listener that goes down: it is opened again."""
+    wiring = KNOWN["cables"][0]
+    with built(wiring) as made:
+        server = start(made.b, "perf", "--server", "--one-off").until_listening()
+        client = start(made.a, "perf", "10.0.0.101", "-n", str(25_000_000))
+        until_carried(made, client, CONNECT_BYTES, *links(wiring))
+        made.down("b", "e0")
+        client.ends(0)
+        server.ends(0)
+
+
 # ---- All seeds -----------------------------------------------------------------------------------
 
 ALL_SEEDS = range(300)

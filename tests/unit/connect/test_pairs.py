@@ -277,6 +277,26 @@ async def test_tell__again_when_the_connection_is_open_again() -> None:
     assert not await pairs._tell()
 
 
+async def test_look__the_interface_of_the_connection_falls_silent() -> None:
+    """It is opened again once, not while no plane is left, nor where no plane ever reached it."""
+    one, two = here(1, "a", "10.0.1.1/24"), here(2, "b", "10.0.2.1/24")
+    x, y = there("x", "10.0.1.2/24"), there("y", "10.0.2.2/24")
+    both, second = {("a", "x"), ("b", "y")}, {("b", "y")}
+    for looks, opened in (
+        ([both, second, second], 1),
+        ([both, set(), both], 0),
+        ([second, second], 0),
+        ([both, {("a", "y"), ("b", "y")}], 1),
+        ([both, {("b", "x"), ("b", "y")}], 1),
+        ([both, {("a", "y"), ("b", "x")}], 0),
+    ):
+        pairs = Fixed([one, two], [x, y], {1: (0, 0)}, _Reach(set(), False, set())).pairs
+        pairs._channel = Mock(ends=(one.address.ip, x.address.ip))
+        for links in looks:
+            pairs._look_after_connection(links)
+        assert pairs._lose.call_count == opened, looks  # type: ignore[attr-defined]
+
+
 async def test_infos__of_a_configured_plane_without_a_port_at_the_peer() -> None:
     one, other = here(1, "eth0", "fd00::1/128"), there("x", "fd00::2/128")
     proofs = {1: PairProof(2, 2, MTU), 2: PairProof(2)}

@@ -79,6 +79,7 @@ NONE = Latency(0, 0, 0, 0, 0, 0, 0)
         ({"qps": True}, "qps"),
         ({"bin_ns": 999}, "bin_ns"),
         ({"bin_ns": 1e6}, "bin_ns"),
+        ({"redundant": True, "size": 65537}, "size"),
     ],
 )
 def test_plan__refuses(options: dict[str, Any], name: str) -> None:
@@ -310,6 +311,16 @@ async def test_stream__ends_at_once_whatever_the_rate() -> None:
         result = await client.run(plan)
     assert result.server is not None
     assert result.client.messages <= 1
+
+
+@pytest.mark.parametrize("pattern", Pattern)
+async def test_redundant__each_packet_leaves_twice(pattern: Pattern) -> None:
+    plan = PerfPlan(pattern, size=4096, seconds=0.0, total_bytes=16384, redundant=True)
+    async with ends() as (client, _):
+        result = await client.run(plan)
+        counters = await client.session.ctx.counters()
+    assert result.client.messages == 4
+    assert counters["TX_REDUNDANT"] >= 4
 
 
 @pytest.mark.parametrize("direction", [PerfDirection.FORWARD, PerfDirection.REVERSE])
