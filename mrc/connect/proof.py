@@ -496,7 +496,7 @@ class Prover:
         if not ev.alive or ev.rounds >= _MISSES[0]:  # of the same plane if there is one
             others = [each for each in self._evs if each.alive and not each.dead and each is not ev]
             near = [each for each in others if each.plane is ev.plane] or others
-            witness = self._ask(near[self._number % len(near)], 0) if near else None
+            witness = self._ask(near[ev.rounds % len(near)], 0) if near else None
         self._rounds.append(_Round(ev, self._now, control, probes, witness))
         ev.since = min(ev.since, self._now)
         ev.rounds += 1
