@@ -153,7 +153,9 @@ static int wait_for(int epoll_fd, struct epoll_event *ready, uint64_t ns) {
 static uint64_t coalesce(struct mrc_datapath *datapath, uint64_t ns) {
   const struct mrc_udp_delivered received = datapath->received;
   datapath->received = (struct mrc_udp_delivered){0};
-  const uint64_t pause_ns = mrc_pause_after(&datapath->pause, received.bytes, received.packets);
+  const uint64_t pause_ns =
+      mrc_pause_after(&datapath->pause, received.bytes, received.packets, datapath->backlog);
+  datapath->backlog = false;
   if (ns == 0 || pause_ns == 0) return ns;
   struct pollfd commands = {.fd = datapath->sleeper.fd, .events = POLLIN};
   struct timespec pause = {.tv_nsec = (long)mrc_min_u64(ns, pause_ns)};
@@ -163,7 +165,6 @@ static uint64_t coalesce(struct mrc_datapath *datapath, uint64_t ns) {
 
 static void wait_and_receive(struct mrc_datapath *datapath, uint64_t ns) {
   struct epoll_event ready[READY_AT_ONCE];
-  datapath->backlog = false;
   const bool sleeps = ns > 0 && !datapath->polled;
   if (sleeps && !mrc_sleeper_may_sleep(&datapath->sleeper)) ns = 0;
   int n = wait_for(datapath->epoll_fd, ready, coalesce(datapath, ns));

@@ -32,8 +32,10 @@ struct mrc_pause {
   uint32_t turns;      /* recent turns with bursts, at most MRC_PAUSE_TURNS */
 };
 
-/* The pause after a turn that received `bytes` in `packets`; 0: none. */
-static inline uint64_t mrc_pause_after(struct mrc_pause *pause, uint64_t bytes, uint32_t packets) {
+/* The pause after a turn that received `bytes` in `packets`; 0: none. `more`: a socket may hold
+   messages still, which need no wake-up. */
+static inline uint64_t mrc_pause_after(struct mrc_pause *pause, uint64_t bytes, uint32_t packets,
+                                       bool more) {
   const bool bursts = bytes >= MRC_PAUSE_BYTES;
   if (packets > MRC_PAUSE_PACKETS)
     pause->turns -= mrc_min_u32(pause->turns, 1);
@@ -41,7 +43,7 @@ static inline uint64_t mrc_pause_after(struct mrc_pause *pause, uint64_t bytes, 
     pause->turns = mrc_min_u32(pause->turns + 1, MRC_PAUSE_TURNS);
   else if (bytes > 0)
     pause->turns /= 2;
-  return bursts ? pause->longest_ns * pause->turns / MRC_PAUSE_TURNS : 0;
+  return bursts && !more ? pause->longest_ns * pause->turns / MRC_PAUSE_TURNS : 0;
 }
 
 /* ---- Recordings ---- */

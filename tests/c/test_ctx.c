@@ -691,11 +691,13 @@ enum { LONGEST_NS = 16000, BURST = 62 * 1024, TURNS = 3 * MRC_PAUSE_TURNS };
 TEST(test_pause__grows_while_bursts_come) {
   struct mrc_pause pause = {.longest_ns = LONGEST_NS};
   EACH_OF(uint64_t, turn, 1, TURNS + 1)
-    CHECK_EQ(mrc_pause_after(&pause, BURST, 7), LONGEST_NS / 16 * mrc_min_u64(turn, 16));
-  CHECK_EQ(mrc_pause_after(&pause, 0, 0), 0); /* a turn for other reasons */
-  CHECK_EQ(mrc_pause_after(&pause, BURST, 7), LONGEST_NS);
-  CHECK_EQ(mrc_pause_after(&pause, 1000, 1), 0);
-  CHECK_EQ(mrc_pause_after(&pause, BURST, 7), LONGEST_NS / 16 * 9);
+    CHECK_EQ(mrc_pause_after(&pause, BURST, 7, false), LONGEST_NS / 16 * mrc_min_u64(turn, 16));
+  CHECK_EQ(mrc_pause_after(&pause, 0, 0, false), 0); /* a turn for other reasons */
+  CHECK_EQ(mrc_pause_after(&pause, BURST, 7, false), LONGEST_NS);
+  CHECK_EQ(mrc_pause_after(&pause, BURST, 7, true), 0); /* a socket may hold more */
+  CHECK_EQ(mrc_pause_after(&pause, BURST, 7, false), LONGEST_NS);
+  CHECK_EQ(mrc_pause_after(&pause, 1000, 1, false), 0);
+  CHECK_EQ(mrc_pause_after(&pause, BURST, 7, false), LONGEST_NS / 16 * 9);
 }
 
 /* The pause is limited so that a turn does not exceed MRC_PAUSE_PACKETS by much: here a packet
@@ -705,7 +707,7 @@ TEST(test_pause__leaves_windows_of_small_packets_room) {
   uint64_t pause_ns = 0;
   for (int turn = 0; turn < 10 * MRC_PAUSE_TURNS; turn++) {
     const uint32_t packets = 64 + (uint32_t)(pause_ns / 1000);
-    pause_ns = mrc_pause_after(&pause, packets * 1024, packets);
+    pause_ns = mrc_pause_after(&pause, packets * 1024, packets, false);
     CHECK_ROW(turn);
     CHECK(packets <= MRC_PAUSE_PACKETS + pause.longest_ns / 1000 / MRC_PAUSE_TURNS);
   }
@@ -715,5 +717,5 @@ TEST(test_pause__leaves_windows_of_small_packets_room) {
 TEST(test_pause__never) {
   struct mrc_pause pause = {0};
   for (int turn = 0; turn < TURNS; turn++)
-    CHECK_EQ(mrc_pause_after(&pause, BURST, 7), 0);
+    CHECK_EQ(mrc_pause_after(&pause, BURST, 7, false), 0);
 }
