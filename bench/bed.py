@@ -67,7 +67,7 @@ class Bed:
         self.testbed.up()
         try:
             for host in self.hosts:
-                enlarge_buffers(self.testbed, host)
+                enlarge_buffers(self.namespace(host))
                 if self._mptcp:
                     self.testbed.prepare_mptcp(f"h{host}")
         except BaseException:
@@ -87,6 +87,10 @@ class Bed:
         """
         prefix = ["taskset", "-c", str(core(host))] if self.pinned else []
         return self.testbed.host_command(f"h{host}", [*prefix, *argv])
+
+    def name(self, host: int) -> str:
+        """By which mrc finds a host."""
+        return f"h{host}"
 
     def address(self, host: int) -> str:
         return str(self.testbed.shape.addresses.host(host))
@@ -140,9 +144,95 @@ class Bed:
                 Path("/proc/sys/net/ipv4/tcp_no_metrics_save").write_text("1")
 
 
-def enlarge_buffers(testbed: Testbed, host: int) -> None:
+class DirectBed(Bed):
+    """Two hosts joined by cables: veth pairs p1, p2 and so on, without switches and SRv6."""
+
+    def __init__(self, name: str, *, links: int, mtu: int, pinned: bool = True) -> None:
+        self._names = [f"{name}{os.getpid()}-h{host}" for host in HOSTS]
+        self.round_trip_ns = 0
+        self.hosts = range(len(HOSTS))
+        self.planes = links
+        self.mtu = mtu
+        self.rate = "none"
+        self.pinned = pinned
+        self.path_mtu = payload_mtu(mtu, 6)
+        self.packet_bytes = self.path_mtu + TRANSPORT
+        self.tcp_payload = mtu - _TCP_OVERHEAD + 40
+
+    def __enter__(self) -> DirectBed:
+        try:
+            for host in HOSTS:
+                self._ip("netns", "add", self.namespace(host))
+            for plane in range(1, self.planes + 1):
+                ends = [f"p{plane} mtu {self.mtu} netns {self.namespace(host)}" for host in HOSTS]
+                self._ip(*f"link add {ends[0]} type veth peer name {ends[1]}".split())
+            for host in HOSTS:
+                self._set_up(host)
+            for plane in range(1, self.planes + 1):  # the neighbours are known from here on
+                target = self.plane_address(HOSTS[1], plane)
+                self._ip("netns", "exec", self.namespace(0), "ping", "-c1", "-w9", "-q", target)
+        except BaseException:
+            self.__exit__()
+            raise
+        return self
+
+    def _set_up(self, host: int) -> None:
+        own = ("-n", self.namespace(host))
+        self._ip(*own, *f"addr add {self.address(host)}/128 dev lo".split())
+        self._ip(*own, "link", "set", "lo", "up")
+        for plane in range(1, self.planes + 1):
+            address = self.plane_address(host, plane)
+            self._ip(*own, *f"addr add {address}/64 dev p{plane} nodad".split())
+            self._ip(*own, *f"link set p{plane} up".split())
+            if plane == 1:
+                peer = f"{self.address(1 - host)} via {self.plane_address(1 - host, 1)}"
+                self._ip(*own, *f"-6 route add {peer} dev p1".split())
+        enlarge_buffers(self.namespace(host))
+        if Testbed.has_mptcp():
+            words = f"mptcp limits set subflows {self.planes} add_addr_accepted {self.planes}"
+            self._ip(*own, *words.split())
+            for plane in range(1, self.planes + 1):
+                words = f"mptcp endpoint add {self.plane_address(host, plane)} signal"
+                self._ip(*own, *words.split())
+
+    def __exit__(self, *exc_info: object) -> None:
+        for name in self._names:
+            subprocess.run(["ip", "netns", "del", name], capture_output=True, check=False)
+
+    def _ip(self, *words: str) -> None:
+        done = subprocess.run(["ip", *words], capture_output=True, text=True, check=False)
+        if done.returncode != 0:
+            raise BenchError(f"ip {' '.join(words)}: {done.stderr.strip()}")
+
+    def namespace(self, host: int) -> str:
+        return self._names[host]
+
+    def command(self, host: int, argv: list[str]) -> tuple[list[str], dict[str, str]]:
+        prefix = ["taskset", "-c", str(core(host))] if self.pinned else []
+        inside = ["ip", "netns", "exec", self.namespace(host), *prefix, *argv]
+        return inside, {**os.environ, "MRC_INSECURE": "1"}
+
+    def name(self, host: int) -> str:
+        return self.plane_address(host, 1)
+
+    def address(self, host: int) -> str:
+        return f"fd00:ffff::{host + 1}"
+
+    def plane_address(self, host: int, plane: int) -> str:
+        return f"fd00:{plane:x}::{host + 1}"
+
+    def plane_arguments(self, host: int) -> list[str]:
+        return [
+            f"p{plane}={self.plane_address(1 - host, plane)}" for plane in range(1, self.planes + 1)
+        ]
+
+    def payload_capacity_bps(self) -> float | None:
+        return None
+
+
+def enlarge_buffers(namespace: str) -> None:
     """Lets the buffers of a host's TCP connections grow."""
-    with netns.inside(testbed.plan.nodes[f"h{host}"].namespace):
+    with netns.inside(namespace):
         for name in ("tcp_rmem", "tcp_wmem"):
             Path("/proc/sys/net/ipv4", name).write_text(_BUFFERS)
 

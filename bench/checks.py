@@ -96,7 +96,35 @@ _RATE = itemgetter(RATE)
 _SINGLY = ("mrc, WRITE 64 B", "mrc, polled, WRITE 64 B")
 _LISTS, _POLLED = "mrc, lists, WRITE 64 B", "mrc, polled, lists, WRITE 64 B"
 
+
+def _direct(links: int, mtu: int) -> Iterator[Target]:
+    """Two hosts joined by cables."""
+    where, one = f"{links} x {mtu} B MTU", links == 1
+    of_tcp = {9000: 1.2 if one else 1.6, 1500: 1.6 if one else 1.8}.get(mtu)
+    if of_tcp:
+        yield Target(f"{where}, of best TCP flow", MRC, ">=", of_tcp, ONE_TCP)
+    if one:
+        yield Target(f"{where}, of floor", MRC, ">=", 0.95, FLOOR)
+    if mtu == 9000 and links != 2:
+        yield Target(
+            f"{where}, file, of one TCP flow",
+            "file, mrc send",
+            ">=",
+            0.9 if one else 1.2,
+            "file, one TCP flow",
+        )
+        yield Target(
+            f"{where}, file, encrypted, of TLS",
+            "file, mrc send, encrypted",
+            ">=",
+            2.5,
+            "file, socat, TLS",
+        )
+
+
 TARGETS: dict[str, list[Target]] = {
+    **{f"{links}x{mtu}": list(_direct(links, mtu))
+       for links in (1, 2, 4) for mtu in (9000, 1500, 65535)},
     "9000": [
         *_bulk("mrc", 0.78, 0.9, 1.1),
         *_bulk("mrc, integrity=udp", 0.88, 1.0, 1.25),

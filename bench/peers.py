@@ -138,6 +138,17 @@ def agent(bed: Bed, host: int) -> Iterator[None]:
         stop(process)
 
 
+def mrc_perf(bed: Bed, ms: int) -> Raw:
+    """`mrc perf`, as users run it; half a second at its start does not count."""
+    server = [*_MRC, "perf", "--server", "--one-off", "--quiet", "--insecure"]
+    seconds = ["-t", str(ms / 1000), "-O", "0.5", "-J", "--quiet", "--insecure"]
+    client = [*_MRC, "perf", bed.name(HOSTS[1]), *seconds]
+    sent, raw = serve_and_run(bed, server, client, _MRC_PORT)
+    with result_of(sent):
+        told = json.loads(sent.output)["results"][0]["client"]
+        return {**raw, "bytes": told["written_bytes"], "ns": told["seconds"] * 1e9}
+
+
 def iperf3(bed: Bed, ms: int, *options: str) -> Raw:
     """One TCP flow, measured with iperf3."""
     here, there = bed.flows(1)
@@ -226,7 +237,7 @@ def by_mrc(bed: Bed, source: Path, target: Path, *, sealed: bool = False) -> Raw
     """
     trust = ["--secret", str(secret(source.parent))] if sealed else ["--insecure"]
     server = [*_MRC, "recv", "--output", str(target.parent), "--once", *trust]
-    client = [*_MRC, "send", "--json", "--quiet", str(source), "h1", *trust]
+    client = [*_MRC, "send", "--json", "--quiet", str(source), bed.name(1), *trust]
     output, raw = _copy(bed, server, client, _MRC_PORT, source, target)
     return {**raw, "ns": 8e9 * raw["bytes"] / json.loads(output)["goodput_bits_per_second"]}
 

@@ -42,7 +42,14 @@ Copy = Callable[[Bed, Path, Path], Raw]
 
 KIB, MIB = 1 << 10, 1 << 20
 SPIN_US = 200  # for the spinning rows: longer than any round trip here
+DIRECT: dict[str, dict[str, Any]] = {
+    f"{links}x{mtu}": {"links": links, "mtu": mtu}
+    for mtu in (9000, 1500, 65535)
+    for links in (1, 2, 4)
+}
+"""Two hosts joined by cables, as most have them."""
 BEDS: dict[str, dict[str, Any]] = {
+    **DIRECT,
     "9000": {"rate": "none", "mtu": 9000},
     "1500": {"rate": "none", "mtu": 1500},
     "500mbit": {"rate": "500mbit", "mtu": 9000},
@@ -82,7 +89,7 @@ class Maker:
     def rows(self, kind: str) -> list[Row]:
         """The rows of one of BEDS."""
         makers = {"9000": _full, "1500": _small_packets, "500mbit": _limited, "25ms": _long}
-        return list(makers[kind](self))
+        return list(makers.get(kind, _direct)(self))
 
     def floor(self, pair: Floor, name: str, packet_bytes: int, packets: int) -> Row:
         parameters = {"packet_bytes": packet_bytes, "burst_packets": packets}
@@ -126,6 +133,27 @@ class Maker:
     def enter(self, pair: P) -> P:
         self.stack.enter_context(pair)
         return pair
+
+
+def _direct(make: Maker) -> Iterator[Row]:
+    bed = make.bed
+    floor = make.enter(Floor(bed))
+    tcp, mptcp = make.enter(Flows(bed)), make.enter(Flows(bed, mptcp=True))
+    mrc = make.enter(MrcVerbs(bed, arena_mib=64))
+    yield make.floor(floor, "UDP floor", bed.packet_bytes, full_burst(bed.packet_bytes))
+    yield make.write(mrc, "mrc", MIB)
+    yield Row("mrc perf", partial(peers.mrc_perf, bed, make.ms))
+    for mode in ("write", "sendfile"):
+        yield make.flow(tcp, f"TCP, cubic, {mode}", "cubic", mode)
+    if find("iperf3"):
+        yield Row("TCP, iperf3", lambda: peers.iperf3(bed, make.ms), peer=True)
+        yield Row("TCP, iperf3 -Z", lambda: peers.iperf3(bed, make.ms, "-Z"), peer=True)
+    if bed.planes > 1:
+        yield make.flow(tcp, "TCP, a flow a link", "cubic", "write", bed.planes)
+    yield make.flow(mptcp, "MPTCP", "cubic", "write")
+    yield make.write(mrc, "mrc", 64 * KIB)
+    yield make.write(mrc, "mrc", 64)
+    yield from _files(make, tcp)
 
 
 def _full(make: Maker) -> Iterator[Row]:

@@ -70,18 +70,26 @@ def test_compare__every_contender(bench: Bench) -> None:
     assert "Checks" in shown and result["schema"] == 1
     assert result["machine"]["kernel"] and result["commit"]
     assert set(result["checks"][0]) == {"name", "value", "relation", "target", "met"}
-    full, small, limited, long = result["beds"]
-    assert [bed["bed"] for bed in result["beds"]] == ["9000", "1500", "500mbit", "25ms"]
+    one, two, full, small, limited, long = result["beds"]
+    measured = ["1x9000", "2x1500", "9000", "1500", "500mbit", "25ms"]
+    assert [bed["bed"] for bed in result["beds"]] == measured
+    assert one["path_mtu"] > full["path_mtu"], "no SRv6"
+    direct = ("mrc, WRITE 1 MiB", "UDP floor", "TCP, cubic, write", "file, mrc send")
+    check_goodput(one, *direct)
+    check_goodput(two, *direct, "TCP, a flow a link")
+    for share in row(two, "mrc perf")["plane_shares"]:
+        assert 0.4 < share < 0.6
     assert full["path_mtu"] > small["path_mtu"]
     check_rows(full)
     check_goodput(small, "mrc, WRITE 1 MiB", "UDP floor", "TCP, cubic, write")
     check_limited(limited)
     check_long(long)
     names = [check["name"] for check in result["checks"]]
-    expected = {target.name for targets in checks.TARGETS.values() for target in targets}
+    expected = {target.name for bed in measured for target in checks.TARGETS.get(bed, [])}
     expected.add("25 ms, from the 20th round trip on, of payload capacity")
     assert len(names) == len(set(names))
-    assert expected - set(names) <= {"file, encrypted, of TLS or scp"}  # where both are missing
+    missing = {"file, encrypted, of TLS or scp", "1 x 9000 B MTU, file, encrypted, of TLS"}
+    assert expected - set(names) <= missing, "where socat and sshd are"
 
 
 def check_long(bed: dict[str, Any]) -> None:
