@@ -154,11 +154,9 @@ static void take_base_rtts(struct mrc_qp *qp) {
   }
 }
 
-static void couple_planes(struct mrc_qp *qp, uint32_t planes) {
-  const uint32_t yielding = qp->choice.yielding, all = qp->evset.plane_mask;
-  const uint32_t coupled = yielding != 0 ? (uint32_t)__builtin_popcount(all) : 0;
+static void set_yields(struct mrc_qp *qp, uint32_t planes) {
   MRC_EACH_BIT(plane, qp->req.one_window ? 0 : planes)
-    mrc_cc_couple(&qp->planes[plane].cc, coupled, (yielding >> plane & 1) != 0);
+    mrc_cc_set_yields(&qp->planes[plane].cc, (qp->choice.yielding >> plane & 1) != 0);
 }
 
 /* Opens the windows of `planes`, with `psns` for the QP. Each plane has its own window. With NSCC
@@ -180,7 +178,7 @@ static int open_windows(struct mrc_qp *qp, uint32_t planes, uint32_t psns) {
     const int error = mrc_cc_init(&qp->planes[plane].cc, &cc);
     if (error != 0) return error;
   }
-  couple_planes(qp, planes);
+  set_yields(qp, planes);
   return 0;
 }
 
@@ -505,7 +503,7 @@ int mrc_qp_set_yielding(struct mrc_engine *engine, uint32_t qpn, uint32_t planes
   if (qp == NULL) return -ENOENT;
   engine->services.now_ns = now_ns;
   qp->choice.yielding = planes;
-  couple_planes(qp, qp->evset.plane_mask);
+  set_yields(qp, qp->evset.plane_mask);
   mrc_qp_touch(&engine->services, qp);
   return 0;
 }

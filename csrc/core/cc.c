@@ -23,6 +23,8 @@ enum {
   REVERSE_FADE = 16,     /* a round without a reverse queue takes 1/16 of the noted one */
   HELD_GROWTH = 8,       /* while other flows fill the queue a round adds 1/8 of the window */
   DRAIN_EVERY_RTTS = 32, /* a drain costs about two round trips */
+  LONG_WAY_DRAINS = 4,   /* a way so many times as long does not drain with another */
+  LARGE_WINDOW = 16,     /* smallest windows; its own queue is more than that of those */
   MOST_RESTS = 4,        /* doublings of a rest */
 };
 
@@ -79,6 +81,27 @@ static void rest(struct mrc_cc *cc, uint64_t now_ns) {
   if (state->rests < MOST_RESTS) state->rests++;
 }
 
+/* The queue of the smallest windows of all, on two links as fast as this window has been: on slow
+   links it is longer than half of the target. At most four targets: more is a longer way. */
+static uint64_t coupled_queue_ns(const struct mrc_cc *cc) {
+  const struct mrc_cc_delay *state = &cc->delay;
+  const bool large = state->queue_since_bytes > LARGE_WINDOW * cc->min_bytes;
+  if (state->peak_bytes == 0 || large) return 0;
+  return mrc_min_u64(
+      mrc_mul_div(2ull * state->coupled * cc->min_bytes, state->peak_ns, state->peak_bytes),
+      4 * bare_target_ns(state));
+}
+
+static void note_peak(struct mrc_cc *cc, uint64_t delay_ns) {
+  struct mrc_cc_delay *state = &cc->delay;
+  const uint64_t took_ns = mrc_max_u64(state->base_ns + delay_ns, 1);
+  if (state->peak_bytes != 0 &&
+      mrc_mul_div(state->peak_bytes, took_ns, state->peak_ns) >= cc->cwnd_bytes)
+    return;
+  state->peak_bytes = cc->cwnd_bytes;
+  state->peak_ns = took_ns;
+}
+
 static void begin(struct mrc_cc_delay *state) {
   state->slow_start = true;
   state->drain = MRC_CC_NO_DRAIN;
@@ -129,10 +152,8 @@ static void end_drain(struct mrc_cc *cc, uint64_t delay_ns, uint64_t now_ns) {
   const uint64_t holds_ns = state->base_ns + target_ns; /* round trip with a queue of the target */
   uint64_t bytes = mrc_mul_div(before_bytes, holds_ns, state->base_ns + state->queue_since_ns);
   /* On slow links the smallest windows of coupled planes keep a queue. */
-  const uint64_t coupled_ns =
-      mrc_mul_div(state->coupled * cc->min_bytes, state->base_ns + state->queue_since_ns,
-                  mrc_max_u64(before_bytes, cc->min_bytes));
-  if (delay_ns > bare_target_ns(state) / 2 + coupled_ns) {
+  if (delay_ns > bare_target_ns(state) / 2 + coupled_queue_ns(cc)) {
+    state->peak_bytes = 0;
     state->foreign_ns = mrc_min_u64(state->foreign_ns, state->base_ns) + delay_ns;
     state->found_base_ns = state->base_ns + delay_ns;
     bytes = before_bytes;
@@ -166,7 +187,9 @@ static void on_queue(struct mrc_cc *cc, uint64_t delay_ns, uint64_t now_ns) {
     /* Whether the delay stayed, although the window shrank since the queue began. */
     const uint64_t due_ns =
         mrc_mul_div(state->base_ns + state->queue_since_ns, cut_bytes, since_bytes);
-    if (delay_ns > state->queue_since_ns - mrc_min_u64(due_ns, state->queue_since_ns) / 2) {
+    const uint64_t left_ns = state->queue_since_ns - mrc_min_u64(due_ns, state->queue_since_ns) / 2;
+    /* The smallest window cannot shrink: the same delay has stayed. */
+    if (delay_ns > left_ns || (state->coupled != 0 && delay_ns == left_ns)) {
       start_drain(cc, delay_ns);
       return;
     }
@@ -190,6 +213,8 @@ static void decide(struct mrc_cc *cc, uint64_t now_ns) {
   const uint64_t wave_ns = 2 * MRC_CC_MAX_JITTER_NS + state->base_ns / 2;
   const uint64_t delay_ns =
       mrc_max_u64(state->round_delay_ns, mean_ns - mrc_min_u64(mean_ns, wave_ns));
+  if (state->coupled != 0 && state->round_limited && delay_ns > bare_target_ns(state) / 2)
+    note_peak(cc, delay_ns);
   if (state->drain == MRC_CC_EMPTYING) {
     state->drain = MRC_CC_MEASURING;
     return;
@@ -223,6 +248,7 @@ static void decide(struct mrc_cc *cc, uint64_t now_ns) {
 
 static void on_ack(struct mrc_cc *cc, const struct mrc_cc_ack *ack, uint64_t now_ns) {
   struct mrc_cc_delay *state = &cc->delay;
+  state->coupled = ack->coupled;
   if (ack->bytes == 0 && ack->rtt_ns == 0) return;
   if (ack->rtt_ns != 0) { /* a sample */
     const uint64_t queues_ns = ack->rtt_ns > ack->base_rtt_ns ? ack->rtt_ns - ack->base_rtt_ns : 0;
@@ -257,7 +283,10 @@ static void on_ack(struct mrc_cc *cc, const struct mrc_cc_ack *ack, uint64_t now
      is unknown. */
   if (now_ns < state->round_end_ns) return;
   if (state->slow_start && state->round_samples < START_SAMPLES) return;
-  if (state->round_samples > 0) decide(cc, now_ns);
+  if (state->round_samples > 0)
+    decide(cc, now_ns);
+  else if (state->drain != MRC_CC_NO_DRAIN && state->coupled != 0)
+    end_drain(cc, 0, now_ns); /* other planes carry its packets: it measures nothing */
   if (!state->slow_start) cc->cwnd_before_timeout_bytes = 0;
   const bool quick = state->slow_start || state->drain != MRC_CC_NO_DRAIN;
   state->round_end_ns =
@@ -372,14 +401,14 @@ bool mrc_cc_is_congestion(const struct mrc_cc *cc, uint64_t delay_ns) {
   return algorithm->is_congestion != NULL && algorithm->is_congestion(cc, delay_ns);
 }
 
-void mrc_cc_couple(struct mrc_cc *cc, uint32_t coupled, bool yields) {
+void mrc_cc_set_yields(struct mrc_cc *cc, bool yields) {
   if (cc->kind != MRC_CC_DELAY) return;
   if (yields && !cc->delay.yields) {
     cc->cwnd_bytes = cc->min_bytes;
+    cc->cwnd_before_timeout_bytes = 0;
     begin(&cc->delay);
   }
   cc->delay.yields = yields;
-  cc->delay.coupled = (uint8_t)coupled;
 }
 
 bool mrc_cc_begins_drain(const struct mrc_cc *cc) {
@@ -389,6 +418,7 @@ bool mrc_cc_begins_drain(const struct mrc_cc *cc) {
 void mrc_cc_drain(struct mrc_cc *cc, uint64_t rtt_ns, uint64_t now_ns) {
   struct mrc_cc_delay *state = &cc->delay;
   if (cc->kind != MRC_CC_DELAY || state->drain != MRC_CC_NO_DRAIN || state->base_ns == 0) return;
+  if (state->base_ns > LONG_WAY_DRAINS * rtt_ns) return; /* it would drain all the time */
   if (state->yields) {
     cc->rest_end_ns = mrc_max_u64(cc->rest_end_ns, now_ns + 2 * rtt_ns);
     return;

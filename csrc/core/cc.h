@@ -32,8 +32,8 @@ struct mrc_cc_delay {
   uint8_t drain;           /* enum mrc_cc_drain */
   uint8_t calm_rounds;     /* rounds in a row without a queue, while the window was the limit */
   uint8_t newest_samples;  /* samples in newest_ns[0] */
-  uint8_t coupled;         /* windows of the QP that may use the same links; 0: there is none */
-  bool yields;             /* to those */
+  bool yields;             /* to windows of the same QP on the same links */
+  uint8_t coupled;         /* such windows */
   uint8_t rests;           /* in a row */
   uint32_t round_samples;  /* delays taken in the round */
   uint64_t round_end_ns;   /* end of the current round, about two round trips */
@@ -49,6 +49,8 @@ struct mrc_cc_delay {
   uint64_t queue_since_bytes; /* window at that time; 0: no standing queue */
   uint64_t foreign_ns;        /* part of the base RTT that is the queue of other flows */
   uint64_t drained_ns;        /* end of the last drain */
+  uint64_t peak_bytes;        /* the window that went round fastest */
+  uint64_t peak_ns;           /* in this time */
   uint64_t found_base_ns;     /* base RTT that a drain found; 0: none */
 };
 
@@ -102,6 +104,7 @@ struct mrc_cc_ack {
   uint64_t base_rtt_ns;    /* of the plane of the sample */
   uint64_t smooth_rtt_ns;  /* likewise */
   uint32_t plane;          /* index of that plane */
+  uint8_t coupled;         /* planes of the QP that may use the same links; 0: none do */
   bool ce;                 /* the acknowledged packet was marked */
   bool restore_window;     /* the receiver cancels its penalty */
   uint8_t penalty;         /* of the receiver, in 128ths of the bytes */
@@ -154,9 +157,8 @@ void mrc_cc_on_timeout(struct mrc_cc *cc);
 void mrc_cc_on_spurious_timeout(struct mrc_cc *cc);
 /* Whether a loss at this queueing delay was an overflow, and not a failed path. */
 bool mrc_cc_is_congestion(const struct mrc_cc *cc, uint64_t delay_ns);
-/* Couples the window with others of the QP, `coupled` in all, which may use the same links (0: none
-   does). `yields`: they reach all links without it. */
-void mrc_cc_couple(struct mrc_cc *cc, uint32_t coupled, bool yields);
+/* Whether the window yields to others of the QP, which reach all links without it. */
+void mrc_cc_set_yields(struct mrc_cc *cc, bool yields);
 /* Whether the window has begun a drain that has not yet measured. */
 bool mrc_cc_begins_drain(const struct mrc_cc *cc);
 /* A window that may use the same links has begun a drain, with this round trip: this one drains, or

@@ -216,30 +216,46 @@ static uint64_t acknowledge_all(struct mrc_services *services, struct mrc_qp *qp
 
 /* ---- 5. congestion windows ---- */
 
-/* The shortest base RTT of planes, and in `takes_ns` the longest time of one for a flight. */
-static uint64_t shortest_base_ns(const struct mrc_qp *qp, uint32_t planes, uint64_t *takes_ns) {
-  uint64_t base_ns = UINT64_MAX;
+/* What the planes on one port show: the shortest base RTT, and the longest queue. */
+struct beside {
+  uint64_t base_ns;
+  uint64_t queue_ns;
+};
+
+static struct beside beside(const struct mrc_qp *qp, uint32_t planes) {
+  struct beside found = {.base_ns = UINT64_MAX};
   MRC_EACH_BIT(plane, planes) {
-    if (qp->planes[plane].rtt.base_ns == 0) continue;
-    base_ns = mrc_min_u64(base_ns, qp->planes[plane].rtt.base_ns);
-    *takes_ns = mrc_max_u64(*takes_ns, mrc_delivery_takes_ns(&qp->planes[plane].delivery));
+    const struct mrc_rtt *rtt = &qp->planes[plane].rtt;
+    if (rtt->smooth_ns == 0) continue;
+    found.base_ns = mrc_min_u64(found.base_ns, rtt->base_ns);
+    found.queue_ns = mrc_max_u64(found.queue_ns, rtt->smooth_ns - rtt->base_ns);
   }
-  return base_ns;
+  return found;
 }
 
-/* The base RTT of a plane that yields. It began when the planes whose links it shares had queues
-   there, which its own smallest sample contains: theirs count, unless queues cannot explain how
-   much longer its own is. */
-static uint64_t yielding_base_ns(const struct mrc_qp *qp, uint32_t index) {
+/* The base RTT of a plane that yields, after the round trip `rtt_ns`. It began when the planes
+   whose links it shares had queues there, which its own smallest sample contains: theirs counts,
+   unless their queues cannot explain how much longer its own is. If they cannot explain the round
+   trip, its way has become longer: it does not drain to find that out. */
+static uint64_t yielding_base_ns(struct mrc_qp *qp, uint32_t index, uint64_t rtt_ns) {
   const struct mrc_ev_plane *ends = &qp->evset.planes[index];
-  const uint64_t own_ns = qp->planes[index].rtt.base_ns;
-  uint64_t takes_ns = MRC_CC_TARGET_DELAY_NS;
-  const uint32_t near = mrc_evset_on_ports(&qp->evset, 1u << ends->port);
-  const uint32_t far = mrc_evset_crossing(&qp->evset, 1u << ends->peer_port, true);
-  const uint64_t near_ns = shortest_base_ns(qp, near, &takes_ns);
-  const uint64_t far_ns = shortest_base_ns(qp, far, &takes_ns);
-  const uint64_t base_ns = mrc_min_u64(own_ns, mrc_max_u64(near_ns, far_ns));
-  return own_ns - base_ns <= takes_ns ? base_ns : own_ns;
+  const uint32_t others = ~(1u << index);
+  const struct beside near = beside(qp, mrc_evset_on_ports(&qp->evset, 1u << ends->port) & others);
+  const struct beside far =
+      beside(qp, mrc_evset_crossing(&qp->evset, 1u << ends->peer_port, true) & others);
+  const uint64_t queues_ns = near.queue_ns + far.queue_ns;
+  uint64_t *own_ns = &qp->planes[index].rtt.base_ns;
+  if (rtt_ns > *own_ns + queues_ns + 2 * MRC_CC_TARGET_DELAY_NS) *own_ns = rtt_ns - queues_ns;
+  const uint64_t base_ns = mrc_min_u64(*own_ns, mrc_max_u64(near.base_ns, far.base_ns));
+  return *own_ns - base_ns <= queues_ns + MRC_CC_TARGET_DELAY_NS ? base_ns : *own_ns;
+}
+
+/* Tells the window of a plane what the planes coupled with it have to do with it. */
+static void couple(const struct mrc_services *services, struct mrc_qp *qp, uint32_t index,
+                   struct mrc_cc_ack *ack) {
+  ack->coupled = (uint8_t)__builtin_popcount(mrc_qp_planes(services, qp, false));
+  if ((qp->choice.yielding >> index & 1) != 0 && ack->rtt_ns != 0)
+    ack->base_rtt_ns = yielding_base_ns(qp, index, ack->rtt_ns);
 }
 
 /* An acknowledgement was handled. `ack` has its data on one plane; newly_acked_bytes of each plane
@@ -261,8 +277,7 @@ static void update_windows(struct mrc_services *services, struct mrc_qp *qp, str
   MRC_EACH_BIT(index, req->one_window ? own : own | req->acked_planes) {
     struct mrc_plane *plane = &qp->planes[index];
     struct mrc_cc_ack other = {.plane = index}, *its = index == ack->plane ? ack : &other;
-    if ((qp->choice.yielding >> index & 1) != 0 && its->base_rtt_ns != 0)
-      its->base_rtt_ns = yielding_base_ns(qp, index);
+    if (qp->choice.yielding != 0) couple(services, qp, index, its);
     its->bytes = req->one_window ? all_bytes : plane->newly_acked_bytes;
     its->inflight_bytes = mrc_qp_inflight_bytes(qp, index) + its->bytes;
     struct mrc_cc *cc = mrc_qp_cc(qp, index);

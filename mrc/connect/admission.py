@@ -522,10 +522,10 @@ class Claims:
         """Raises ConnectError when another peer owns one of `sources`. `peer`: a TCP address."""
         address = parse_address(peer)
         for source in sources:
-            for known in self._owners.get(source, ()):
-                if address not in known:
-                    named = f"UDP port {source.sport} of {source.address}"
-                    raise ConnectError(f"{named} belongs to another peer than {peer}")
+            owners = self._owners.get(source)
+            if owners and not any(address in known for known in owners):
+                named = f"UDP port {source.sport} of {source.address}"
+                raise ConnectError(f"{named} belongs to another peer than {peer}")
 
     def take(
         self, peer: str, sources: Iterable[PeerSource], said: Iterable[IpAddress]

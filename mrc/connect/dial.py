@@ -16,8 +16,8 @@ import random
 import secrets
 import socket
 from collections import deque
-from collections.abc import Awaitable, Callable, Iterable, Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Awaitable, Callable, Collection, Iterable, Sequence
+from typing import TYPE_CHECKING, Any
 from weakref import WeakValueDictionary
 
 from mrc.connect.failures import unconnected
@@ -49,7 +49,7 @@ async def dial(
     host: str,
     port: int,
     source: IpAddress | None = None,
-    others: Iterable[IpAddress] = (),
+    others: Collection[IpAddress] = (),
 ) -> Channel:
     """Connects to the address of `host` that answers first. Raises ResolveError or ConnectError.
 
@@ -61,10 +61,12 @@ async def dial(
         name = config.peers[host].oob if host in config.peers else host
         name = "localhost" if host == config.host else name
     loop = asyncio.get_running_loop()
+    found: Any = []
     try:
         found = await loop.getaddrinfo(name, port, type=socket.SOCK_STREAM)
     except (socket.gaierror, UnicodeError) as error:
-        raise unconnected(host, port, error) from error
+        if not others:
+            raise unconnected(host, port, error) from error
     known = (str(each) for each in others if not each.is_link_local)  # which has no zone
     addresses = list(dict.fromkeys([*(numeric(info[4]) for info in found), *known]))
     sources = [None] if source is None else [(str(source), 0), None]

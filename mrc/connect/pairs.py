@@ -37,7 +37,7 @@ from mrc.engine.dispatch import Dispatcher
 from mrc.engine.paths import LocalPort, PortPair, RemotePort
 from mrc.engine.ports import LocalPorts
 from mrc.engine.queue_pair import QueuePair
-from mrc.enums import EvState, PairState
+from mrc.enums import EvState, PairState, PlaneShares
 from mrc.errors import MrcError, ProtocolError
 from mrc.events import PairInfo, ProbeResult
 from mrc.fabric.hostconfig import IpAddress
@@ -53,6 +53,7 @@ _LONGEST_PAUSE_SECONDS = 64.0
 _FIRST_LOOK_SECONDS = 0.25  # between two looks at the planes; doubles
 _LONGEST_LOOK_SECONDS = 16.0
 _LONGEST_BUSY_LOOK_SECONDS = 0.5  # while data is sent, until it is much
+_KEPT_NUMBERS = 2  # of planes, for ports that come
 _BULK_BYTES = 1 << 20  # that a QP has sent, which still has more to send: other pairs may help
 _SETTLE_SECONDS = 0.02  # several planes change together
 _PORT_SECONDS = 0.25  # after a port came here: the one that faces it comes soon
@@ -136,7 +137,7 @@ class _Reach(Struct):
     links: set[tuple[str, str]]
     """their interfaces, here and there"""
     bulk: bool
-    """whether much data is sent"""
+    """whether much data is sent, and no plane waits for a slower one"""
     new: set[IpAddress]
     """addresses that came while the QP ran"""
     ends: set[tuple[IpAddress, str]] = set()
@@ -155,16 +156,11 @@ class _Reach(Struct):
     """by plane, the states of its EVs; None: it waits to join, or is held back"""
 
     def lacks(self, pair: PortPair) -> bool:
-        """Whether the pair is needed: for an interface that no plane reaches, or to let all links
-        carry what they can. An interface with only a backup may be dear at its other end, so other
-        pairs do not use it, but for one like it.
+        """Whether the pair is needed, or lets all links carry what they can. An interface with only
+        a backup may be dear at its other end, so other pairs do not use it, but for one like it.
         """
-        local, remote = {here for here, _ in self.links}, {there for _, there in self.links}
-        if pair.local.nic not in local or pair.remote.nic not in remote:
+        if self.needs(pair):
             return True
-        for port, other in ((pair.local, pair.remote), (pair.remote, pair.local)):
-            if port.address.ip in self.new and (port.address.ip, other.nic) not in self.ends:
-                return True
         busy = self.links - self.spared
         local, remote = {here for here, _ in busy}, {there for _, there in busy}
         known = (pair.local.nic in local) + (pair.remote.nic in remote)
@@ -172,6 +168,16 @@ class _Reach(Struct):
             return pair.weight > 0 and known == 0
         differ = self.bulk or len(local) != len(remote)
         return differ and (pair.local.nic, pair.remote.nic) not in busy
+
+    def needs(self, pair: PortPair) -> bool:
+        """Whether the pair is needed for an interface that no plane reaches, or a new address."""
+        local, remote = {here for here, _ in self.links}, {there for _, there in self.links}
+        if pair.local.nic not in local or pair.remote.nic not in remote:
+            return True
+        for port, other in ((pair.local, pair.remote), (pair.remote, pair.local)):
+            if port.address.ip in self.new and (port.address.ip, other.nic) not in self.ends:
+                return True
+        return False
 
 
 # ---- The state of a pair -------------------------------------------------------------------------
@@ -276,6 +282,7 @@ class Pairs:
         }
         self._refused: dict[tuple[IpAddress, IpAddress], str] = {}  # why a pair is not tried
         self._runs = False  # the QP
+        self._carrying: dict[int, PortPair] = {}
         self._yielding: set[int] = set()
         self._reached = (False, False)  # the interfaces of the connection, here and there
 
@@ -465,9 +472,11 @@ class Pairs:
         """Tries the pairs that are needed now. Returns the seconds until the next look."""
         now = asyncio.get_running_loop().time
         reach = await self._look()
+        self._look_after_connection(reach.links)
+        await self._set_carrying(reach.carrying)
         due = [each for each in reach.wanted if self._tried(each).next <= now()]
         if due:  # new ones first: addresses that do not answer use up what may be sent
-            await self._begin(sorted(due, key=lambda each: self._tried(each).pause))
+            await self._begin(reach, sorted(due, key=lambda each: self._tried(each).pause))
         waits = self._busy and not reach.bulk
         longest = _LONGEST_BUSY_LOOK_SECONDS if waits else _LONGEST_LOOK_SECONDS
         self._pause = min(2 * self._pause, longest)
@@ -503,11 +512,10 @@ class Pairs:
                 if each.weight > 0:
                     busy.add((each.local.nic, each.remote.nic))
                     carrying[plane] = each
-        self._look_after_connection(links)
         self._busy = info.outstanding > 0
-        bulk = self._busy and info.first_sent_bytes >= _BULK_BYTES
+        measured = terms.config.plane_shares is PlaneShares.MEASURED
+        bulk = measured and self._busy and info.first_sent_bytes >= _BULK_BYTES
         reach = _Reach(links, bulk, self._new, ends, links - busy, carrying=carrying)
-        await self._set_yielding(carrying)
         for index, (ev, its) in enumerate(zip(evs, infos, strict=False)):
             state = None if controller.waits(index) else EvState(its.state)
             reach.evs.setdefault(ev.attr.plane, []).append(state)
@@ -535,7 +543,9 @@ class Pairs:
         if links and ((before[0] and not here) or (before[1] and not there)):
             self._lose()
 
-    async def _set_yielding(self, carrying: dict[int, PortPair]) -> None:
+    async def _set_carrying(self, carrying: dict[int, PortPair]) -> None:
+        """Says which planes yield, of those that carry data now."""
+        self._carrying = carrying
         planes = yielding(carrying)
         if planes != self._yielding:
             queue = self._terms.queue
@@ -543,7 +553,7 @@ class Pairs:
             await self._terms.dispatcher.call(command, f"QP {queue.qpn:#x}: planes yield")
             self._yielding = planes
 
-    async def _begin(self, due: list[PortPair]) -> None:
+    async def _begin(self, reach: _Reach, due: list[PortPair]) -> None:
         """Begins to prove pairs."""
         terms, controller = self._terms, self._terms.controller
         added: dict[int, PortPair] = {}
@@ -556,9 +566,10 @@ class Pairs:
             if not self._may_ask(each):
                 self._refused[_key(each)] = "its address has had all probes that a stranger gets"
                 continue
-            one = paths.numbered([each], terms.links.most, {*self._planes, *added})
+            most = terms.links.most - (0 if reach.needs(each) else _KEPT_NUMBERS)
+            one = paths.numbered([each], most, {*self._planes, *added})
             if not one:
-                self._refused[_key(each)] = f"a QP has at most {counted(terms.links.most, 'plane')}"
+                self._refused[_key(each)] = f"a QP has at most {counted(most, 'plane')}"
             added |= one
         if added:
             evs = paths.pair_evs(
@@ -592,9 +603,11 @@ class Pairs:
         """Whether probes may go to the peer's address, which may be a stranger's."""
         if pair.remote.address.ip in self._proved:
             return True
-        self._spent_bytes += _TRY_BYTES
         heard_bytes = self._heard_bytes + self._channel.received_bytes
-        return self._spent_bytes <= AMPLIFICATION * heard_bytes
+        if self._spent_bytes + _TRY_BYTES > AMPLIFICATION * heard_bytes:
+            return False
+        self._spent_bytes += _TRY_BYTES
+        return True
 
     def _end(self, plane: int, proof: asyncio.Task[None]) -> None:
         del self._proofs[plane]
@@ -613,6 +626,7 @@ class Pairs:
             if ev.attr.plane == plane and controller.waits(index)
         ]
         await controller.wait(indices)
+        terms.rng.shuffle(indices)  # a stranger gets two probes: each try on other paths
         address = pair.remote.address.ip
         known = address in self._proved
 
@@ -629,12 +643,13 @@ class Pairs:
         )
         if indices:
             self._found[_ends(pair)] = PairProof.of([plane] * len(indices), proof)[plane]
-        if proof.mtu < terms.path_mtu or not (reach := await self._look()).lacks(pair):
+        if proof.mtu < terms.path_mtu or not (await self._look()).lacks(pair):
             return
         if not known:
             self._proved.add(address)
-            sources = paths.peer_sources([(address, pair.remote.source_ports)])
             said = [port.address.ip for port in self._remote]
+            proved = [each for each in self._remote if each.address.ip in self._proved]
+            sources = paths.peer_sources([(x.address.ip, x.source_ports) for x in proved])
             give_back = terms.claims.take(self._channel.remote, sources, said)
             self._channel.at_end(give_back, of_qp=True)
         number = f"QP {terms.queue.qpn:#x}"
@@ -643,7 +658,7 @@ class Pairs:
                 terms.queue.set_weight(plane, pair.weight), f"{number}: set a weight"
             )
         if pair.weight > 0:  # before it carries anything
-            await self._set_yielding(reach.carrying | {plane: pair})
+            await self._set_carrying(self._carrying | {plane: pair})
         gone = {*proof.dead, *proof.unproven}
         await controller.join([each for place, each in enumerate(indices) if place not in gone])
         logger.info("%s: plane %d joins: %s to %s", number, plane, pair.local.nic, address)

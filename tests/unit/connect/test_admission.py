@@ -282,6 +282,13 @@ def test_claims__a_peer_may_come_again_from_an_address_that_it_named() -> None:
         claims.check("10.0.0.3", [A1])
 
 
+def test_claims__an_address_that_came_while_the_qp_ran() -> None:
+    claims = Claims()
+    claims.take("10.0.0.1", [A1], [ip_address("10.0.0.1")])
+    claims.take("10.0.0.1", [A1, B1], [ip_address("10.0.0.1"), ip_address("10.0.1.1")])
+    claims.check("10.0.1.1", [A1, B1])
+
+
 def test_raise_descriptor_limit__without_dev_null(monkeypatch: pytest.MonkeyPatch) -> None:
     """In a bare container: it was told as too few descriptors."""
     monkeypatch.setattr(os, "devnull", "/nowhere")

@@ -216,7 +216,7 @@ async def test_infos__a_refused_pair_has_its_reason() -> None:
         (16, 0, "its address has had all probes that a stranger gets"),
     ):
         terms.links.most, pairs._channel.received_bytes = most, received  # type: ignore[misc]
-        await pairs._begin(list(pairs._others))
+        await pairs._begin(reach, list(pairs._others))
         refused = (await fixed.states())["10.0.1.1", "10.0.2.2"]
         assert (refused.state, refused.why) == (PairState.LIMIT, why)
 
@@ -295,6 +295,23 @@ async def test_look__the_interface_of_the_connection_falls_silent() -> None:
         for links in looks:
             pairs._look_after_connection(links)
         assert pairs._lose.call_count == opened, looks  # type: ignore[attr-defined]
+
+
+def test_may_ask__what_is_refused_costs_nothing() -> None:
+    one, x = here(1, "a", "10.0.1.1/24"), there("x", "10.0.1.2/24")
+    pairs = Fixed([one], [x], {}, _Reach(set(), False, set())).pairs
+    pairs._channel = Mock(received_bytes=0)
+    assert not any(pairs._may_ask(PortPair(one, x)) for _ in range(150))
+    pairs._channel.received_bytes = 2000
+    assert pairs._may_ask(PortPair(one, x))
+
+
+async def test_infos__a_query_changes_no_plane_of_a_host_with_itself() -> None:
+    config = loopback_config(**two_planes())
+    async with joined(config, config) as pair:
+        await pair.near.pairs()
+        assert pair.near._pairs is not None
+        assert pair.near._pairs._yielding == set()
 
 
 async def test_infos__of_a_configured_plane_without_a_port_at_the_peer() -> None:
