@@ -529,15 +529,19 @@ bool mrc_answer_transmit(struct mrc_services *services, const struct mrc_peers *
   for (uint32_t n = answers->n; n > 0 && services->arena.n_bursts < most; n--) {
     const uint32_t place = answers->head % MRC_ANSWER_PLACES;
     const struct mrc_answer answer = answers->ring[place];
+    uint32_t port = 1u << mrc_plane_of(answer.port);
     struct mrc_qp *qp;
     bool astray; /* ignored: an answer that may get lost is better than none */
-    const uint16_t ev = answer_ev(peers, &answer, answer.peer, &qp, &astray);
-    /* Not always the port of the request: planes are pairs of ports. */
-    const uint32_t ports = ev != MRC_EV_NONE ? 1u << mrc_plane_of(qp->evset.evs[ev].port) : 0;
-    const bool usable = (mrc_ports_usable(&services->ports) & ports) != 0;
-    const bool stuck = !usable && (services->ports.up & ports) != 0;
+    uint16_t ev = MRC_EV_NONE;
+    if ((mrc_ports_usable(&services->ports) & port) != 0) {
+      ev = answer_ev(peers, &answer, answer.peer, &qp, &astray);
+      /* Planes are pairs of ports: the EV may have another port than the request came to. */
+      if (ev != MRC_EV_NONE) port = 1u << mrc_plane_of(qp->evset.evs[ev].port);
+    }
+    const bool usable = (mrc_ports_usable(&services->ports) & port) != 0;
+    const bool stuck = !usable && (services->ports.up & port) != 0;
     struct mrc_burst *burst = NULL;
-    if (usable) {
+    if (usable && ev != MRC_EV_NONE) {
       burst = mrc_burst_open(services, qp, ev, services->config.dscps.control, MRC_ECN_NONE);
       if (burst == NULL) return false;
     }
