@@ -18,7 +18,9 @@ from mrc import ContextConfig
 __all__ = ["hosts"]  # a fixture
 
 MIB = 1 << 20
-FEW_BYTES = 64 << 10  # probes, and what the kernel sends
+# Of 16 MiB: probes, and a few bursts, since a busy host may take the other link for silent for a
+# moment.
+FEW_BYTES = MIB
 
 
 def until_more(made: Built, program: Mrc, count: int, interface: str) -> dict[tuple[str, str], int]:
