@@ -3,7 +3,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import random
+import socket
+from ipaddress import ip_address
 from unittest.mock import AsyncMock, Mock
 
 import pytest
@@ -11,7 +14,7 @@ import pytest
 from mrc.connect import dial
 from mrc.connect.dial import REJOIN, Rejoins, new_token, rejoined
 from mrc.connect.oob import Channel
-from mrc.errors import ConnectError, ConnectRefusedError
+from mrc.errors import ConnectError, ConnectRefusedError, ResolveError
 
 
 def qp(identity: str = "", *, closed: bool = False) -> Mock:
@@ -72,6 +75,21 @@ def opened() -> Channel:
     known = {"sockname": ("127.0.0.1", 1), "peername": ("127.0.0.1", 2), "socket": tcp}
     writer.get_extra_info.side_effect = known.get
     return Channel(Mock(), writer)
+
+
+async def test_dial__other_addresses_although_no_name_server_answers(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    silent = AsyncMock(side_effect=socket.gaierror(-3, "Temporary failure in name resolution"))
+    monkeypatch.setattr(asyncio.get_running_loop(), "getaddrinfo", silent, raising=False)
+    first = AsyncMock(side_effect=OSError("nobody listens"))
+    monkeypatch.setattr(dial, "_first", first)
+    others = [ip_address("192.0.2.1"), ip_address("fe80::1")]
+    with pytest.raises(ConnectError):
+        await dial.dial(None, "peer.example", 4791, None, others)
+    first.assert_awaited_once_with([("192.0.2.1", None)], 4791)
+    with pytest.raises(ResolveError):
+        await dial.dial(None, "peer.example", 4791)
 
 
 def test_hand_over__keeps_what_is_of_the_qp() -> None:

@@ -212,13 +212,25 @@ async def test_infos__a_refused_pair_has_its_reason() -> None:
     fixed = Fixed(local, remote, {1: (0, 0)}, reach)
     pairs, terms = fixed.pairs, fixed.pairs._terms
     for most, received, why in (
-        (1, 1 << 20, "a QP has at most 1 plane"),
+        (1, 1 << 20, "a QP has at most 1 plane"),  # y has no other pair
         (16, 0, "its address has had all probes that a stranger gets"),
     ):
         terms.links.most, pairs._channel.received_bytes = most, received  # type: ignore[misc]
         await pairs._begin(reach, list(pairs._others))
         refused = (await fixed.states())["10.0.1.1", "10.0.2.2"]
         assert (refused.state, refused.why) == (PairState.LIMIT, why)
+
+
+async def test_begin__pairs_for_much_data_leave_numbers_to_ports_that_come() -> None:
+    local = [here(1, "a", "10.0.1.1/24"), here(2, "b", "10.0.2.1/24")]
+    remote = [there("x", "10.0.1.2/24"), there("y", "10.0.2.2/24")]
+    reach = _Reach({("a", "x"), ("b", "y")}, bulk=True, new=set(), evs={1: [GOOD], 2: [GOOD]})
+    fixed = Fixed(local, remote, {1: (0, 0), 2: (1, 1)}, reach)
+    pairs = fixed.pairs
+    pairs._terms.links.most, pairs._channel.received_bytes = 4, 1 << 20  # type: ignore[misc]
+    await pairs._begin(reach, list(pairs._others))
+    state = (await fixed.states())["10.0.1.1", "10.0.2.2"]
+    assert (state.state, state.why) == (PairState.LIMIT, "a QP has at most 2 planes")
 
 
 async def test_infos__weights_and_arp() -> None:
