@@ -97,6 +97,14 @@ _SINGLY = ("mrc, WRITE 64 B", "mrc, polled, WRITE 64 B")
 _LISTS, _POLLED = "mrc, lists, WRITE 64 B", "mrc, polled, lists, WRITE 64 B"
 
 
+DIRECT = {
+    f"{links}x{mtu}": {"links": links, "mtu": mtu}
+    for mtu in (9000, 1500, 65535)
+    for links in (1, 2, 4)
+}
+"""Beds of two hosts joined by cables, as most have them."""
+
+
 def _direct(links: int, mtu: int) -> Iterator[Target]:
     """Two hosts joined by cables."""
     where, one = f"{links} x {mtu} B MTU", links == 1
@@ -123,8 +131,7 @@ def _direct(links: int, mtu: int) -> Iterator[Target]:
 
 
 TARGETS: dict[str, list[Target]] = {
-    **{f"{links}x{mtu}": list(_direct(links, mtu))
-       for links in (1, 2, 4) for mtu in (9000, 1500, 65535)},
+    **{name: list(_direct(**bed)) for name, bed in DIRECT.items()},
     "9000": [
         *_bulk("mrc", 0.78, 0.9, 1.1),
         *_bulk("mrc, integrity=udp", 0.88, 1.0, 1.25),

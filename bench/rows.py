@@ -18,6 +18,7 @@ from typing import Any, TypeVar
 import peers
 from bed import Bed, Raw, core_ns, cpu_ns
 from benchmark import run_rounds
+from checks import DIRECT
 from contenders import (
     GSO_PACKETS,
     Floor,
@@ -42,12 +43,6 @@ Copy = Callable[[Bed, Path, Path], Raw]
 
 KIB, MIB = 1 << 10, 1 << 20
 SPIN_US = 200  # for the spinning rows: longer than any round trip here
-DIRECT: dict[str, dict[str, Any]] = {
-    f"{links}x{mtu}": {"links": links, "mtu": mtu}
-    for mtu in (9000, 1500, 65535)
-    for links in (1, 2, 4)
-}
-"""Two hosts joined by cables, as most have them."""
 BEDS: dict[str, dict[str, Any]] = {
     **DIRECT,
     "9000": {"rate": "none", "mtu": 9000},

@@ -70,9 +70,9 @@ static uint64_t queue_ns(const struct mrc_cc_delay *state) {
    leaves these links to the planes that pass only one: the links carry together what they can. The
    queue of each link is the price of a linear program, the maximum flow, and the target is 1. But
    on a slow link even two packets are a large part, and a drain would measure the queues that the
-   others fill. So a window without which the others still reach all links yields: it begins small,
-   and while it finds more than the target it carries nothing, longer each time, unless the way
-   itself is longer, where two packets are little; and all drain together. */
+   others fill. So all drain together, and a window yields if the others reach all links without it.
+   It begins small. While it finds more than the target, it rests, longer each time. Only on a long
+   way it does not rest, because two packets are little there. */
 
 static void rest(struct mrc_cc *cc, uint64_t now_ns) {
   struct mrc_cc_delay *state = &cc->delay;

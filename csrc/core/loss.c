@@ -233,10 +233,10 @@ static struct beside beside(const struct mrc_qp *qp, uint32_t planes) {
   return found;
 }
 
-/* The base RTT of a plane that yields, after the round trip `rtt_ns`. It began when the planes
-   whose links it shares had queues there, which its own smallest sample contains: theirs counts,
-   unless their queues cannot explain how much longer its own is. If they cannot explain the round
-   trip, its way has become longer: it does not drain to find that out. */
+/* The base RTT of a plane that yields, after the round trip `rtt_ns`. When it began, the planes on
+   its ports had queues, and its smallest sample contains these. So their base RTT counts, unless
+   their queues are too short to explain the difference. Where they are too short to explain the
+   round trip, the way has become longer: a plane that yields does not drain to find that out. */
 static uint64_t yielding_base_ns(struct mrc_qp *qp, uint32_t index, uint64_t rtt_ns) {
   const struct mrc_ev_plane *ends = &qp->evset.planes[index];
   const uint32_t others = ~(1u << index);
@@ -248,14 +248,6 @@ static uint64_t yielding_base_ns(struct mrc_qp *qp, uint32_t index, uint64_t rtt
   if (rtt_ns > *own_ns + queues_ns + 2 * MRC_CC_TARGET_DELAY_NS) *own_ns = rtt_ns - queues_ns;
   const uint64_t base_ns = mrc_min_u64(*own_ns, mrc_max_u64(near.base_ns, far.base_ns));
   return *own_ns - base_ns <= queues_ns + MRC_CC_TARGET_DELAY_NS ? base_ns : *own_ns;
-}
-
-/* Tells the window of a plane what the planes coupled with it have to do with it. */
-static void couple(const struct mrc_services *services, struct mrc_qp *qp, uint32_t index,
-                   struct mrc_cc_ack *ack) {
-  ack->coupled = (uint8_t)__builtin_popcount(mrc_qp_planes(services, qp, false));
-  if ((qp->choice.yielding >> index & 1) != 0 && ack->rtt_ns != 0)
-    ack->base_rtt_ns = yielding_base_ns(qp, index, ack->rtt_ns);
 }
 
 /* An acknowledgement was handled. `ack` has its data on one plane; newly_acked_bytes of each plane
@@ -273,11 +265,15 @@ static void update_windows(struct mrc_services *services, struct mrc_qp *qp, str
   }
   /* The window of the plane with the data, and those of the other planes with bytes. */
   const uint32_t own = 1u << ack->plane;
+  const uint32_t live = qp->choice.yielding != 0 ? mrc_qp_planes(services, qp, false) : 0;
+  const uint8_t coupled = (uint8_t)__builtin_popcount(live);
   uint64_t drain_ns = 0; /* the round trip of a plane that drains, and shares links with others */
   MRC_EACH_BIT(index, req->one_window ? own : own | req->acked_planes) {
     struct mrc_plane *plane = &qp->planes[index];
     struct mrc_cc_ack other = {.plane = index}, *its = index == ack->plane ? ack : &other;
-    if (qp->choice.yielding != 0) couple(services, qp, index, its);
+    its->coupled = coupled;
+    if ((qp->choice.yielding >> index & 1) != 0 && its->rtt_ns != 0)
+      its->base_rtt_ns = yielding_base_ns(qp, index, its->rtt_ns);
     its->bytes = req->one_window ? all_bytes : plane->newly_acked_bytes;
     its->inflight_bytes = mrc_qp_inflight_bytes(qp, index) + its->bytes;
     struct mrc_cc *cc = mrc_qp_cc(qp, index);

@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """The TCP connection to a peer: opened, and opened again while a QP runs.
 
-After it was lost, or its address has gone, or no plane reaches one of its interfaces any more, the
-side that has connected opens it again, to where the first one led or to another address that the
-peer has proved, and proves itself anew. It names the QP by a token that the listener has told in
-its hello, which without TLS is as secret as all else of the exchange. Until then the QP goes on: it
-only cannot tell its peer of new ports, nor that it ends.
+The side that has connected opens it again if it is lost, if its address has gone, or if no plane
+reaches one of its interfaces any more. It leads to where the first one led, or to another address
+that the peer has proved. This side proves itself anew. A token of the listener's hello names the
+QP; without TLS it is as secret as all else of the exchange. Until then the QP goes on: it only
+cannot tell its peer of new ports, nor that it ends.
 """
 
 from __future__ import annotations

@@ -4,9 +4,9 @@
 The exchange proves the pairs that its planes need. Others are tried here, while the QP runs: pairs
 of an interface that no living plane reaches (an uplink left over behind a router, the other address
 of a link whose first one does not answer, a port that came later at either end), and all others
-while much data is sent: links may differ in rate. Those yield to the planes whose links they share,
-so that they carry what these leave. A pair joins when its EVs have answered and carry packets of
-full size.
+while much data is sent, because links may differ in rate. Such a pair yields: it carries what the
+other planes leave of its links. A pair joins when its EVs have answered and carry packets of full
+size.
 
 Both ends do this on their own: a plane is proven by the side that sends on it. What answers late,
 or not at all, costs a few small probes, ever more rarely. `infos` says of each pair whether it is a
@@ -47,14 +47,14 @@ from mrc.units import counted
 logger = logging.getLogger("mrc.pairs")
 
 AMPLIFICATION = 3  # bytes sent to addresses that have not answered, per byte from the peer
-_TRY_BYTES = 2 * SMALL_BYTES  # sent to such an address in a try: there may be many pairs, and more
+_TRY_BYTES = 2 * SMALL_BYTES  # sent to such an address in a try: there may be many pairs
 _FIRST_PAUSE_SECONDS = 1.0  # between two tries of a pair; doubles
 _LONGEST_PAUSE_SECONDS = 64.0
 _FIRST_LOOK_SECONDS = 0.25  # between two looks at the planes; doubles
 _LONGEST_LOOK_SECONDS = 16.0
 _LONGEST_BUSY_LOOK_SECONDS = 0.5  # while data is sent, until it is much
 _KEPT_NUMBERS = 2  # of planes, for ports that come
-_BULK_BYTES = 1 << 20  # that a QP has sent, which still has more to send: other pairs may help
+_BULK_BYTES = 1 << 20  # sent by a QP with more to send: other pairs may help then
 _SETTLE_SECONDS = 0.02  # several planes change together
 _PORT_SECONDS = 0.25  # after a port came here: the one that faces it comes soon
 
