@@ -23,6 +23,8 @@ enum {
   REVERSE_FADE = 16,     /* a round without a reverse queue takes 1/16 of the noted one */
   HELD_GROWTH = 8,       /* while other flows fill the queue a round adds 1/8 of the window */
   DRAIN_EVERY_RTTS = 32, /* a drain costs about two round trips */
+  DRAIN_AGAIN_RTTS = 8,  /* likewise, after one of coupled planes has found a queue */
+  COUPLED_DRAINS = 3,    /* in a row that show coupled planes a queue of other flows */
   LONG_WAY_DRAINS = 4,   /* a way so many times as long does not drain with another */
   LARGE_WINDOW = 16,     /* smallest windows; its own queue is more than that of those */
   MOST_RESTS = 4,        /* doublings of a rest */
@@ -151,8 +153,12 @@ static void end_drain(struct mrc_cc *cc, uint64_t delay_ns, uint64_t now_ns) {
   const uint64_t target_ns = target_delay_ns(cc), before_bytes = state->queue_since_bytes;
   const uint64_t holds_ns = state->base_ns + target_ns; /* round trip with a queue of the target */
   uint64_t bytes = mrc_mul_div(before_bytes, holds_ns, state->base_ns + state->queue_since_ns);
-  /* On slow links the smallest windows of coupled planes keep a queue. */
-  if (delay_ns > bare_target_ns(state) / 2 + coupled_queue_ns(cc)) {
+  /* On slow links the smallest windows of coupled planes keep a queue. Another plane may drain more
+     slowly, so a queue counts when so many drains in a row have found it. */
+  const bool queue = delay_ns > bare_target_ns(state) / 2 + coupled_queue_ns(cc);
+  const uint32_t drains = queue && state->coupled != 0 ? state->queued_drains + 1u : 0;
+  state->queued_drains = (uint8_t)mrc_min_u32(drains, COUPLED_DRAINS);
+  if (queue && (state->coupled == 0 || drains >= COUPLED_DRAINS)) {
     state->peak_bytes = 0;
     state->foreign_ns = mrc_min_u64(state->foreign_ns, state->base_ns) + delay_ns;
     state->found_base_ns = state->base_ns + delay_ns;
@@ -172,7 +178,9 @@ static void end_drain(struct mrc_cc *cc, uint64_t delay_ns, uint64_t now_ns) {
    our own part of the queue. For a while only losses cut the window then, as with TCP. */
 static void on_queue(struct mrc_cc *cc, uint64_t delay_ns, uint64_t now_ns) {
   struct mrc_cc_delay *state = &cc->delay;
-  const bool due = now_ns - state->drained_ns >= DRAIN_EVERY_RTTS * state->round_rtt_ns;
+  const bool again = state->queued_drains % COUPLED_DRAINS != 0;
+  const uint64_t every = again ? DRAIN_AGAIN_RTTS : DRAIN_EVERY_RTTS;
+  const bool due = now_ns - state->drained_ns >= every * state->round_rtt_ns;
   if (!due && delay_ns < state->foreign_ns) {
     cc->cwnd_bytes =
         mrc_cc_clamp(cc, cc->cwnd_bytes + mrc_max_u64(cc->mtu_bytes, cc->cwnd_bytes / HELD_GROWTH));
@@ -224,6 +232,8 @@ static void decide(struct mrc_cc *cc, uint64_t now_ns) {
     return;
   }
   if (now_ns - state->drained_ns > FOREIGN_NS) state->foreign_ns = 0;
+  /* It may have been the queue of another plane, before all knew that they share the link. */
+  if (state->coupled != 0) state->foreign_ns = mrc_min_u64(state->foreign_ns, state->base_ns);
   state->jitter_ns = mrc_min_u64((3 * state->jitter_ns + mean_ns - state->round_delay_ns) / 4,
                                  MRC_CC_MAX_JITTER_NS);
   const uint64_t reverse_ns = mrc_min_u64(state->reverse_ns, bare_target_ns(state));

@@ -35,6 +35,7 @@ struct mrc_cc_delay {
   bool yields;             /* to windows of the same QP on the same links */
   uint8_t coupled;         /* such windows */
   uint8_t rests;           /* in a row */
+  uint8_t queued_drains;   /* in a row, while coupled, that found a queue */
   uint32_t round_samples;  /* delays taken in the round */
   uint64_t round_end_ns;   /* end of the current round, about two round trips */
   uint64_t round_rtt_ns;   /* largest smoothed RTT reported in the round */

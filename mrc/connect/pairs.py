@@ -48,13 +48,15 @@ logger = logging.getLogger("mrc.pairs")
 
 AMPLIFICATION = 3  # bytes sent to addresses that have not answered, per byte from the peer
 _TRY_BYTES = 2 * SMALL_BYTES  # sent to such an address in a try: there may be many pairs
+_LARGE_PROBES = 2  # of a pair, on the way at once: data is sent beside them
 _FIRST_PAUSE_SECONDS = 1.0  # between two tries of a pair; doubles
 _LONGEST_PAUSE_SECONDS = 64.0
 _FIRST_LOOK_SECONDS = 0.25  # between two looks at the planes; doubles
 _LONGEST_LOOK_SECONDS = 16.0
-_LONGEST_BUSY_LOOK_SECONDS = 0.5  # while data is sent, until it is much
+_LONGEST_BUSY_LOOK_SECONDS = 0.5  # while data is sent: until it is much, or planes yield
 _KEPT_NUMBERS = 2  # of planes, for ports that come
 _BULK_BYTES = 1 << 20  # sent by a QP with more to send: other pairs may help then
+_COUNTED_PACKETS = 256  # show how much each plane carries
 _SETTLE_SECONDS = 0.02  # several planes change together
 _PORT_SECONDS = 0.25  # after a port came here: the one that faces it comes soon
 
@@ -233,10 +235,13 @@ def sharing_hosts(
     return found
 
 
-def yielding(planes: Mapping[int, PortPair]) -> set[int]:
-    """The planes without which the others still reach all interfaces; the first ones stay."""
+def yielding(planes: Mapping[int, PortPair], carried: Mapping[int, int]) -> set[int]:
+    """The planes without which the others still reach all interfaces. Those stay that carried at
+    least twice as many packets; of the rest the first ones.
+    """
     left = dict(planes)
-    for plane, each in reversed(list(planes.items())):
+    most_first = sorted(planes, key=lambda plane: -carried.get(plane, 0).bit_length())
+    for plane, each in ((plane, planes[plane]) for plane in reversed(most_first)):
         others = [other for number, other in left.items() if number != plane]
         here, there = {o.local.nic for o in others}, {o.remote.nic for o in others}
         if each.local.nic in here and each.remote.nic in there:
@@ -284,6 +289,8 @@ class Pairs:
         self._runs = False  # the QP
         self._carrying: dict[int, PortPair] = {}
         self._yielding: set[int] = set()
+        self._sent: dict[int, int] = {}  # packets, by plane
+        self._carried: dict[int, int] = {}  # of them since the last look that counted them
         self._reached = (False, False)  # the interfaces of the connection, here and there
 
     def start(self) -> None:
@@ -477,7 +484,7 @@ class Pairs:
         due = [each for each in reach.wanted if self._tried(each).next <= now()]
         if due:  # new ones first: addresses that do not answer use up what may be sent
             await self._begin(reach, sorted(due, key=lambda each: self._tried(each).pause))
-        waits = self._busy and not reach.bulk
+        waits = self._busy and (not reach.bulk or len(self._yielding) > 0)
         longest = _LONGEST_BUSY_LOOK_SECONDS if waits else _LONGEST_LOOK_SECONDS
         self._pause = min(2 * self._pause, longest)
         times = [self._tried(each).next - now() for each in reach.wanted]
@@ -513,6 +520,7 @@ class Pairs:
                     busy.add((each.local.nic, each.remote.nic))
                     carrying[plane] = each
         self._busy = info.outstanding > 0
+        self._count({plane: info.planes[plane - 1].sent_packets for plane in self._planes})
         measured = terms.config.plane_shares is PlaneShares.MEASURED
         bulk = measured and self._busy and info.first_sent_bytes >= _BULK_BYTES
         reach = _Reach(links, bulk, self._new, ends, links - busy, carrying=carrying)
@@ -531,6 +539,12 @@ class Pairs:
         ]  # fmt: skip
         return reach
 
+    def _count(self, sent: dict[int, int]) -> None:
+        """Notes what each plane carries, by the packets that it has sent."""
+        carried = {plane: max(0, count - self._sent.get(plane, 0)) for plane, count in sent.items()}
+        if sum(carried.values()) >= _COUNTED_PACKETS:
+            self._sent, self._carried = sent, carried
+
     def _look_after_connection(self, links: set[tuple[str, str]]) -> None:
         """Has the connection opened again when no plane reaches one of its interfaces any more, but
         planes reach others: it may be silent for minutes.
@@ -546,7 +560,7 @@ class Pairs:
     async def _set_carrying(self, carrying: dict[int, PortPair]) -> None:
         """Says which planes yield, of those that carry data now."""
         self._carrying = carrying
-        planes = yielding(carrying)
+        planes = yielding(carrying, self._carried)
         if planes != self._yielding:
             queue = self._terms.queue
             command = queue.set_yielding(planes)
@@ -640,6 +654,7 @@ class Pairs:
             _TRY_BYTES,
             planes=[plane] * len(indices),
             rtt=self._channel.rtt,
+            most_large=_LARGE_PROBES,
         )
         if indices:
             self._found[_ends(pair)] = PairProof.of([plane] * len(indices), proof)[plane]

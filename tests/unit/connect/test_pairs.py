@@ -120,20 +120,41 @@ class Fixed:
 
 
 def test_yielding__the_others_reach_all_interfaces() -> None:
-    """The first planes stay, but for one whose two interfaces only others need."""
+    """The first planes stay, but for one whose two interfaces only others need. Later ones stay
+    instead of first ones that carry much less.
+    """
     a, b, c = (here(n, name, f"10.0.{n}.1/24") for n, name in enumerate("abc", 1))
     x, y, z = (there(name, f"10.0.{n}.2/24") for n, name in enumerate("xyz", 1))
-    for pairs, names in (
-        ([(a, x)], []),
-        ([(a, x), (b, y)], []),
-        ([(a, x), (b, x), (c, x)], []),
-        ([(a, x), (b, y), (a, y), (b, x)], [3, 4]),
-        ([(a, x), (b, x), (a, y)], [1]),
-        ([(a, x), (b, y), (a, z), (a, y)], [4]),
-        ([(a, x), (a, x)], [2]),
+    square = [(a, x), (b, y), (a, y), (b, x)]
+    for pairs, carried, names in (
+        ([(a, x)], [], []),
+        ([(a, x), (b, y)], [], []),
+        ([(a, x), (b, x), (c, x)], [], []),
+        (square, [], [3, 4]),
+        (square, [10, 10, 15, 15], [3, 4]),
+        (square, [10, 500, 700, 800], [1, 2]),
+        (square, [10, 500, 700, 8], [3, 4]),
+        ([(a, x), (b, x), (a, y)], [], [1]),
+        ([(a, x), (b, y), (a, z), (a, y)], [], [4]),
+        ([(a, x), (a, x)], [], [2]),
+        ([(a, x), (a, x)], [1, 4], [1]),
     ):
         planes = {plane: PortPair(*each) for plane, each in enumerate(pairs, 1)}
-        assert yielding(planes) == set(names), pairs
+        assert yielding(planes, dict(enumerate(carried, 1))) == set(names), (pairs, carried)
+
+
+def test_count__a_few_packets_show_nothing() -> None:
+    """Nor do those of a plane whose number another had."""
+    one, x = here(1, "a", "10.0.1.1/24"), there("x", "10.0.1.2/24")
+    pairs = Fixed([one], [x], {1: (0, 0)}, _Reach(set(), False, set())).pairs
+    for sent, carried in (
+        ({1: 200, 2: 40}, {}),
+        ({1: 200, 2: 400}, {1: 200, 2: 400}),
+        ({1: 300, 2: 420}, {1: 200, 2: 400}),
+        ({1: 600, 2: 7}, {1: 400, 2: 0}),
+    ):
+        pairs._count(sent)
+        assert pairs._carried == carried, sent
 
 
 def test_lacks__all_pairs_while_much_data_is_sent() -> None:
