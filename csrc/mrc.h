@@ -114,9 +114,9 @@ struct mrc_qp_info {
   uint64_t inflight_bytes;
   int64_t rtt_ns; /* smoothed over all planes; -1 before the first sample */
   uint32_t path_mtu;
-  uint32_t timeouts; /* local timeouts and refusals (NACK) since the last progress */
-  uint32_t peer_mpr; /* PSNs that the peer grants now */
-  uint32_t reserved;
+  uint32_t timeouts;                /* local timeouts and refusals (NACK) since the last progress */
+  uint32_t peer_mpr;                /* PSNs that the peer grants now */
+  uint32_t held_by;                 /* enum mrc_held_by; of a QP in RTS */
   struct mrc_plane_info planes[32]; /* planes[n - 1] is plane n; 0 where there is no port */
 };
 
@@ -167,6 +167,15 @@ enum mrc_qp_state {
   MRC_QP_RTR,  /* ready to receive: peer known, probes may be sent */
   MRC_QP_RTS,  /* ready to send */
   MRC_QP_ERROR /* terminal: everything outstanding was flushed */
+};
+
+/* What keeps a QP from sending more. */
+enum mrc_held_by {
+  MRC_HELD_BY_NOTHING, /* it may send: the processor decides */
+  MRC_HELD_BY_PROGRAM, /* everything posted was sent */
+  MRC_HELD_BY_PEER,    /* the window of PSNs is full */
+  MRC_HELD_BY_NETWORK, /* the congestion windows are full, or no plane carries data */
+  MRC_HELD_BY_SOCKET   /* the sockets with room in their windows are full */
 };
 
 enum mrc_ev_state {

@@ -90,6 +90,21 @@ class EvState(IntEnum):
     UNPROVEN = 4
 
 
+class HeldBy(IntEnum):
+    """What keeps a QP from sending more."""
+
+    NOTHING = 0
+    """It may send: the processor decides."""
+    PROGRAM = 1
+    """Everything posted was sent."""
+    PEER = 2
+    """The window of PSNs is full: the peer has not acknowledged its oldest packets."""
+    NETWORK = 3
+    """The congestion windows are full, or no plane carries data."""
+    SOCKET = 4
+    """The sockets are full: the link, or its queue in this host."""
+
+
 class PairState(IntEnum):
     """Whether a pair of ports, one of each host, is a plane of a QP, and if not, why."""
 

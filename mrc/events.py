@@ -8,7 +8,16 @@ from typing import NamedTuple
 
 from msgspec import Struct
 
-from mrc.enums import EventReason, EvState, PairState, QpState, WarningKind, WcOpcode, WcStatus
+from mrc.enums import (
+    EventReason,
+    EvState,
+    HeldBy,
+    PairState,
+    QpState,
+    WarningKind,
+    WcOpcode,
+    WcStatus,
+)
 
 
 class Completion(NamedTuple):  # five times faster to create than a frozen dataclass
@@ -318,6 +327,8 @@ class QpInfo(Struct, frozen=True):
     """Window that the peer grants, in PSNs."""
     planes: tuple[PlaneInfo, ...]
     """Its planes."""
+    held_by: HeldBy = HeldBy.PROGRAM
+    """What keeps it from sending more."""
 
     @property
     def retransmitted_bytes(self) -> int:

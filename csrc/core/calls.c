@@ -603,6 +603,21 @@ static int64_t ns_or_unknown(const struct mrc_rtt *rtt, uint64_t value_ns) {
   return rtt->smooth_ns != 0 ? (int64_t)value_ns : -1;
 }
 
+static enum mrc_held_by held_by(const struct mrc_services *services, const struct mrc_qp *qp) {
+  const struct mrc_requester *req = &qp->req;
+  if (qp->state != MRC_QP_RTS) return MRC_HELD_BY_PROGRAM;
+  if (req->win.n_tosend == 0) {
+    if (req->unsent_bytes == 0) return MRC_HELD_BY_PROGRAM;
+    if (mrc_requester_window_left(req) == 0) return MRC_HELD_BY_PEER;
+  }
+  uint32_t planes = mrc_qp_eligible_planes(services, qp), roomy = 0;
+  if ((planes & qp->choice.quick.planes) != 0) planes &= qp->choice.quick.planes;
+  MRC_EACH_BIT(plane, planes)
+    if (mrc_qp_has_room(qp, plane, qp->attr.rts.path_mtu)) roomy |= 1u << plane;
+  if (roomy == 0) return MRC_HELD_BY_NETWORK;
+  return (roomy & ~mrc_qp_blocked(services, qp)) == 0 ? MRC_HELD_BY_SOCKET : MRC_HELD_BY_NOTHING;
+}
+
 int mrc_qp_query(const struct mrc_engine *engine, uint32_t qpn, struct mrc_qp_info *info) {
   const struct mrc_qp *qp = mrc_qps_find(&engine->qps, qpn);
   if (qp == NULL) return -ENOENT;
@@ -621,7 +636,8 @@ int mrc_qp_query(const struct mrc_engine *engine, uint32_t qpn, struct mrc_qp_in
                                .rtt_ns = ns_or_unknown(&req->rtt, req->rtt.smooth_ns),
                                .path_mtu = qp->attr.rts.path_mtu,
                                .timeouts = req->timeouts,
-                               .peer_mpr = req->peer_mpr};
+                               .peer_mpr = req->peer_mpr,
+                               .held_by = held_by(&engine->services, qp)};
   for (uint32_t i = 0; i < engine->services.config.ports; i++) {
     const struct mrc_plane *plane = &qp->planes[i];
     const struct mrc_share share = mrc_share_of(qp, i);

@@ -26,7 +26,7 @@ from mrc.engine.engine import Notice
 from mrc.engine.memory import MR, RemoteMemory
 from mrc.engine.paths import PathEv
 from mrc.engine.queue_pair import QueuePair, Write, Writes
-from mrc.enums import EventType, EvState, QpState, Seal, WcOpcode, WcStatus
+from mrc.enums import EventType, EvState, HeldBy, QpState, Seal, WcOpcode, WcStatus
 from mrc.errors import (
     CompletionError,
     Kind,
@@ -850,7 +850,7 @@ def _qp_info(info: Any, planes: Iterable[int]) -> QpInfo:
     names = [name for name in QpInfo.__struct_fields__ if name != "planes"]
     fields = {name: getattr(info, name) for name in names}
     fields["state"], fields["status"] = QpState(info.state), WcStatus(info.status)
-    fields["rtt_ns"] = _rtt_ns(info.rtt_ns)
+    fields["rtt_ns"], fields["held_by"] = _rtt_ns(info.rtt_ns), HeldBy(info.held_by)
     return QpInfo(
         **fields, planes=tuple(_plane_info(plane, info.planes[plane - 1]) for plane in planes)
     )

@@ -48,7 +48,6 @@ logger = logging.getLogger("mrc.pairs")
 
 AMPLIFICATION = 3  # bytes sent to addresses that have not answered, per byte from the peer
 _TRY_BYTES = 2 * SMALL_BYTES  # sent to such an address in a try: there may be many pairs
-_LARGE_PROBES = 2  # of a pair, on the way at once: data is sent beside them
 _FIRST_PAUSE_SECONDS = 1.0  # between two tries of a pair; doubles
 _LONGEST_PAUSE_SECONDS = 64.0
 _FIRST_LOOK_SECONDS = 0.25  # between two looks at the planes; doubles
@@ -654,7 +653,6 @@ class Pairs:
             _TRY_BYTES,
             planes=[plane] * len(indices),
             rtt=self._channel.rtt,
-            most_large=_LARGE_PROBES,
         )
         if indices:
             self._found[_ends(pair)] = PairProof.of([plane] * len(indices), proof)[plane]

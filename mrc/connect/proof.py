@@ -270,10 +270,8 @@ class Prover:
         allowance: int = 0,
         rtt: float = 0.0,
         asks_peer: bool = False,
-        most_large: int = MOST_UNDER_WAY,
     ) -> None:
         self._allowance, self._rtt, self._asks_peer = allowance, rtt, asks_peer
-        self._most_large = most_large
         self._planes = {plane: _PlaneProof(agreed) for plane in planes}
         addresses = {each: _AddressProof() for each in destinations if each is not None}
         self._addresses = list(addresses.values())
@@ -428,7 +426,7 @@ class Prover:
 
     @property
     def _full(self) -> bool:
-        return self._large >= self._most_large
+        return self._large >= MOST_UNDER_WAY
 
     @property
     def _needed(self) -> int:
@@ -644,20 +642,17 @@ async def prove(
     planes: Sequence[int],
     rtt: float = 0.0,
     ping: Callable[[], Awaitable[None]] | None = None,
-    most_large: int = MOST_UNDER_WAY,
 ) -> Proof:
     """Probes one EV for each of `destinations`, with payloads up to `agreed` bytes.
 
     A destination is an address from the peer, or None if our own configuration names the address.
     `planes` has the plane of each EV. `allowance` is in bytes of packets. `rtt` is a round trip to
     the peer in seconds; 0: unknown. `ping` sends one over TCP and returns with its answer. Then
-    the proof goes on for as long as the peer answers nothing at all. `most_large`: probes of full
-    size that are on the way at once.
+    the proof goes on for as long as the peer answers nothing at all.
     """
     prover = Prover(
-        destinations, planes, agreed, allowance=allowance, rtt=rtt, asks_peer=ping is not None,
-        most_large=most_large,
-    )  # fmt: skip
+        destinations, planes, agreed, allowance=allowance, rtt=rtt, asks_peer=ping is not None
+    )
     now = asyncio.get_running_loop().time
     changed = asyncio.Event()
     under_way: set[asyncio.Task[None]] = set()

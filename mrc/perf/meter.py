@@ -8,11 +8,12 @@ The history serves to study failures. A plan enables it with `bin_ns`, the width
 from __future__ import annotations
 
 import asyncio
+import itertools
 import resource
 import time
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import AsyncExitStack
+from contextlib import AsyncExitStack, suppress
 from typing import Annotated, Any, Self, TypeVar
 
 from msgspec import Meta, Struct, to_builtins
@@ -23,16 +24,17 @@ from mrc import limits
 from mrc.aio.context import Context
 from mrc.aio.qp import QP
 from mrc.connect.parse import shown
-from mrc.enums import EvState
-from mrc.errors import ProtocolError
+from mrc.enums import EvState, HeldBy
+from mrc.errors import MrcError, ProtocolError
 from mrc.events import EventsLost, EvEvent, PlaneEvent, PlaneShareEvent, QpInfo
-from mrc.perf.results import EvChange, Latency, PlaneChange, ShareChange
+from mrc.perf.results import EvChange, Latency, PlaneChange, Real, SendWaits, ShareChange
 from mrc.tasks import cancelled
 from mrc.typed import Whole, take
 
-Real = Annotated[float, Meta(ge=-1e15, le=1e15)]
 MAX_CHANGES = 4096  # of each kind: the first ones are kept, later ones only counted
 _PIECE = 16384  # bins in one message
+_SAMPLE_SECONDS = 0.05
+_SAMPLED_QPS = 4  # in a sample
 _SHIFT = 6  # 2^6 buckets of a histogram in an octave
 Change = TypeVar("Change", EvChange, PlaneChange, ShareChange)
 
@@ -54,6 +56,7 @@ class MeterInterval(Struct, frozen=True):
     planes_slow: tuple[Whole, ...] = ()  # slow for any QP at the end; see PlaneInfo.slow
     planes_suspended: tuple[Whole, ...] = ()  # suspended by any QP at the end
     weights: Mapping[Whole, Whole] = {}  # of planes below 100; see PlaneInfo.weight
+    waits: SendWaits = SendWaits()
 
     @property
     def written_bits_per_second(self) -> float:
@@ -71,6 +74,7 @@ class MeterReading(Struct, frozen=True):
     cpu_seconds: float
     ev_changes: int
     infos: tuple[QpInfo, ...]
+    waits: Counter[HeldBy]  # samples
 
     def total(self, name: str) -> int:
         return sum(getattr(info, name) for info in self.infos)
@@ -104,9 +108,11 @@ class Meter:
         # (QPN, EV index) -> state, for each EV that has changed.
         self._states: dict[tuple[int, int], EvState] = {}
         self._lost = 0
+        self._waits = Counter[HeldBy]()  # samples
 
     async def __aenter__(self) -> Self:
         self._followers = [asyncio.create_task(self._follow(qp)) for qp in self._qps]
+        self._followers.append(asyncio.create_task(self._sample()))
         try:
             await self.begin()
         except BaseException:
@@ -123,6 +129,15 @@ class Meter:
             self._ev_changes += isinstance(event, EvEvent)
             if self._bin_ns:
                 self._record(qp.qpn, event)
+
+    async def _sample(self) -> None:
+        """Samples what the QPs wait for, a few at a time."""
+        turn = itertools.cycle(self._qps)
+        with suppress(MrcError):  # a QP has ended
+            while True:
+                await asyncio.sleep(_SAMPLE_SECONDS)
+                for qp in itertools.islice(turn, min(_SAMPLED_QPS, len(self._qps))):
+                    self._waits[(await qp.query()).held_by] += 1
 
     def _record(self, qpn: int, event: object) -> None:
         """Records the next event of a QP."""
@@ -152,7 +167,8 @@ class Meter:
         infos = await asyncio.gather(*(qp.query() for qp in self._qps))
         usage = resource.getrusage(resource.RUSAGE_SELF)
         cpu = usage.ru_utime + usage.ru_stime
-        return MeterReading(time.monotonic(), cpu, self._ev_changes, tuple(infos))
+        waits = self._waits.copy()
+        return MeterReading(time.monotonic(), cpu, self._ev_changes, tuple(infos), waits)
 
     async def begin(self) -> None:
         """Begins the measured part, and discards earlier measurements."""
@@ -214,9 +230,17 @@ class Meter:
             return counted if self._wrote is None else min(counted, self._wrote)
 
         planes = moved_by_plane("sent_bytes")
+        seconds = end.seconds - start.seconds
+        samples = end.waits - start.waits
         return MeterInterval(
             start_seconds=start.seconds - self._first.seconds,
-            seconds=end.seconds - start.seconds,
+            seconds=seconds,
+            waits=SendWaits(
+                **{
+                    f"{held.name.lower()}_seconds": seconds * count / samples.total()
+                    for held, count in samples.items()
+                }
+            ),
             written_bytes=acknowledged(end) - acknowledged(start),
             received_bytes=moved("received_bytes"),
             sent_packets=moved("sent_packets"),

@@ -16,6 +16,8 @@ from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
+from msgspec.structs import asdict
+
 import mrc
 from mrc import mailbox
 from mrc.aio.context import Context
@@ -132,9 +134,11 @@ def summary_lines(result: TestResult, *, verbose: bool = False) -> list[str]:
         )
         if end.latency.count:
             lines.append(_latency_line(title, end.latency))
-    lines.append(f"{'client':<10} {_cost(plan, client.total)}")
-    if server is not None:
-        lines.append(f"{'server':<10} {_cost(plan, server.total)}")
+    for name, each in (("client", client), ("server", server)):
+        if each is not None:
+            lines.append(f"{name:<10} {_cost(plan, each.total)}")
+            if verbose and each.total.written_bytes:
+                lines.append(f"{'':<10} {_waits_text(each.total)}")
     return lines + _history_lines(result)
 
 
@@ -167,6 +171,24 @@ def _cost(plan: PerfPlan, total: MeterInterval) -> str:
         f" {counted(total.retransmitted_packets, 'retransmission')}"
         f" ({scaled(total.retransmitted_bytes, 'B')})"
     )
+
+
+def _waits_text(total: MeterInterval) -> str:
+    """What kept an end from sending more."""
+    names = {
+        "program": "its program",
+        "peer": "the peer's window",
+        "network": "congestion windows",
+        "socket": "full sockets",
+        "nothing": "its processor",
+    }
+    waits = asdict(total.waits)
+    shares = [
+        f"{name} {waits[f'{key}_seconds'] / total.seconds:.0%}"
+        for key, name in names.items()
+        if waits[f"{key}_seconds"] > 0
+    ]
+    return f"held by {', '.join(shares) or 'unknown'}"
 
 
 def server_line(client: str, plan: PerfPlan, outcome: PerfOutcome) -> str:
@@ -554,7 +576,8 @@ def _row(figures: Interval) -> dict[str, Any]:
         row[f"planes.{plane['plane']}.sent_bytes"] = plane["sent_bytes"]
     for plane in row["planes_received"]:
         row[f"planes.{plane['plane']}.received_bytes"] = plane["received_bytes"]
-    return {key: value for key, value in row.items() if key not in ("bins", "changes")}
+    row |= {f"waits.{key}": value for key, value in row["waits"].items()}
+    return {key: value for key, value in row.items() if key not in ("bins", "changes", "waits")}
 
 
 def changes(history: History) -> Changes:

@@ -3,14 +3,16 @@
 
 from __future__ import annotations
 
-from typing import ClassVar, Literal
+from typing import Annotated, ClassVar, Literal
 
-from msgspec import Struct
+from msgspec import Meta, Struct
 
 from mrc.cli import figures
 from mrc.events import EvEvent, PlaneEvent, PlaneShareEvent
 from mrc.results import Failure, Result
 from mrc.typed import Whole
+
+Real = Annotated[float, Meta(ge=-1e15, le=1e15)]
 
 
 class PerfMachine(Struct, frozen=True, kw_only=True):
@@ -85,6 +87,23 @@ class ReceivedPlane(Struct, frozen=True, kw_only=True):
     """In percent of the mean of the other planes; null: these carried nothing."""
 
 
+class SendWaits(Struct, frozen=True):
+    """What kept the QPs of one end from sending more, and for how long: a mean over them, from
+    samples 20 times a second.
+    """
+
+    program_seconds: Real = 0.0
+    """The program: everything that it had posted was sent."""
+    peer_seconds: Real = 0.0
+    """The peer: its window of PSNs was full."""
+    network_seconds: Real = 0.0
+    """The network: the congestion windows were full."""
+    socket_seconds: Real = 0.0
+    """The link of this host: the sockets were full."""
+    nothing_seconds: Real = 0.0
+    """Nothing: the processor decided."""
+
+
 class Interval(Struct, frozen=True, kw_only=True):
     """What happened at one end between two moments."""
 
@@ -110,6 +129,8 @@ class Interval(Struct, frozen=True, kw_only=True):
     """EVs that went from one state to another."""
     cpu_seconds: float
     """CPU time of this process, all threads."""
+    waits: SendWaits
+    """What kept this end from sending more."""
     planes: tuple[SentPlane, ...]
     """What this end sent, by plane."""
     planes_received: tuple[ReceivedPlane, ...]

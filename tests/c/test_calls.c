@@ -453,6 +453,44 @@ TEST(test_query__of_a_new_qp) {
   CHECK_EQ(info.planes[1].slow, 0);
 }
 
+/* What keeps a QP from sending more: nothing to send, full windows, or a full socket. */
+TEST(test_query__what_holds_a_qp) {
+  static const struct {
+    uint64_t rate_bps;
+    uint32_t mpr, cc, held_by;
+    int writes;
+    bool blocked;
+  } rows[] = {
+      {.rate_bps = 100000000, .mpr = 1024, .held_by = MRC_HELD_BY_PROGRAM},
+      {.rate_bps = 10000000, .mpr = 2048, .writes = 8, .held_by = MRC_HELD_BY_NETWORK},
+      {.rate_bps = 10000000,
+       .mpr = 128,
+       .writes = 8,
+       .cc = MRC_CC_NULL,
+       .held_by = MRC_HELD_BY_PEER},
+      {.rate_bps = 10000000,
+       .mpr = 2048,
+       .writes = 8,
+       .cc = MRC_CC_NULL,
+       .blocked = true,
+       .held_by = MRC_HELD_BY_SOCKET},
+  };
+  EACH_ROW(i, rows) {
+    PAIR p = open_pair(.planes = 2, .port_out.rate_bps = rows[i].rate_bps,
+                       .port_out.queue_bytes = 4000000, .driver.wake_ns = 20 * US);
+    const int end =
+        open_qp(p, .memory_bytes = 8u << 20, .mpr = rows[i].mpr, .sq_depth = 16, .cc = rows[i].cc);
+    if (rows[i].blocked)
+      EACH_OF(int, port, 1, 3) {
+        mrc_engine_port_blocked(p->hosts[0].engine, port, true, p->now_ns);
+        p->hosts[0].blocked |= 1u << (port - 1);
+      }
+    write_many(p, end, 1 << 20, rows[i].writes);
+    run_for(p, 100 * MS);
+    CHECK_EQ(mrc_pair_info(p, end).held_by, rows[i].held_by);
+  }
+}
+
 /* The counters of a plane count each byte that arrived on it once. */
 TEST(test_planes__count_what_they_bring) {
   PAIR p = open_pair(.planes = 2);

@@ -207,6 +207,7 @@ HEADERS = [name for name in ("mrc.h", "agent/protocol.h") if (CSRC / name).exist
 PREFIXES: dict[str, tuple[type[IntEnum | IntFlag], str]] = {
     "mrc_qp_state": (enums.QpState, "MRC_QP_"),
     "mrc_ev_state": (enums.EvState, "MRC_EV_"),
+    "mrc_held_by": (enums.HeldBy, "MRC_HELD_BY_"),
     "mrc_wr_opcode": (WrOpcode, "MRC_WR_"),
     "mrc_access": (enums.Access, "MRC_ACCESS_"),
     "mrc_wc_status": (enums.WcStatus, "MRC_WC_"),

@@ -21,7 +21,7 @@ from hypothesis import strategies as st
 from msgspec import Meta, Struct, field
 
 import mrc
-from mrc.perf.meter import Real
+from mrc.perf.results import Real
 from mrc.typed import Text, Whole, take
 from mrc.units import (
     counted,

@@ -97,7 +97,6 @@ class Run:
         self, evs: Sequence[Ev], agreed: int, rng: Random | None = None, *,
         here: Host | None = None, there: Host | None = None, allowance: int = 0,
         rtt: float = 0.0, most: float = 120.0, full_until: float = 0.0, tcp: Ev | None = None,
-        most_large: int = MOST_UNDER_WAY,
     ) -> None:  # fmt: skip
         self.evs, self.rng = evs, rng or Random(1)
         self._here, self._there = here or Host(), there or Host()
@@ -110,7 +109,7 @@ class Run:
         self._ended: set[int] = set()
         self.prover = Prover(
             [ev.address for ev in evs], [ev.plane for ev in evs], agreed,
-            allowance=allowance, rtt=rtt, asks_peer=tcp is not None, most_large=most_large,
+            allowance=allowance, rtt=rtt, asks_peer=tcp is not None,
         )  # fmt: skip
         self.seconds = self._run(most)
         self.carried = self.prover.carried
@@ -203,14 +202,6 @@ def test_advance__full_size_probes_do_not_flood_the_fabric() -> None:
     assert run.carried == (8844,) * 100
     at_once = [sum(1 for at, _ in run.asked if at == time) for time, _ in run.asked]
     assert max(at_once) == MOST_UNDER_WAY
-
-
-def test_advance__few_full_size_probes_leave_beside_data() -> None:
-    run = Run(evs(8), 1408, most_large=2)
-    assert run.carried == (1408,) * 8
-    at_once = [sum(1 for at, _ in run.asked if at == time) for time, _ in run.asked]
-    assert max(at_once) == 2
-    assert run.seconds < 0.1
 
 
 @pytest.mark.parametrize("limit", [8843, 5000, 2049, 1500, 1400, 1309, 1224, 300, MIN_MTU])

@@ -19,7 +19,7 @@ from endpoints import BUDGET_SECONDS, LOOPBACK, listening_to_itself, loopback_co
 from hypothesis import given
 from hypothesis import strategies as st
 from msgspec import to_builtins
-from msgspec.structs import replace
+from msgspec.structs import asdict, replace
 
 from mrc import QP, Context, Limits, PeerGoneError, ProtocolError
 from mrc.aio.recording import Recording
@@ -41,7 +41,15 @@ from mrc.perf.report import (
     summary_lines,
     sweep_table,
 )
-from mrc.perf.results import EvChange, Latency, PerfMachine, PlaneChange, Setup, ShareChange
+from mrc.perf.results import (
+    EvChange,
+    Latency,
+    PerfMachine,
+    PlaneChange,
+    SendWaits,
+    Setup,
+    ShareChange,
+)
 from mrc.perf.session import (
     Client,
     ClientTest,
@@ -378,6 +386,16 @@ async def test_stream__intervals_add_up() -> None:
     assert seconds == pytest.approx(result.client.total.seconds)
 
 
+async def test_waits__make_up_the_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("mrc.perf.meter._SAMPLE_SECONDS", 0.001)
+    async with ends() as (client, _):
+        result = await client.run(PerfPlan(size=4096, seconds=0.2))
+    assert result.server is not None
+    total, waits = result.client.total, result.server.total.waits
+    assert sum(asdict(total.waits).values()) == pytest.approx(total.seconds)
+    assert waits == SendWaits(program_seconds=waits.program_seconds) != SendWaits()
+
+
 @pytest.mark.parametrize(("seconds", "stop"), [(0.1, 0.0), (0.1, 0.3), (0.0, 0.0)])
 async def test_stream__a_short_test_has_an_interval(
     monkeypatch: pytest.MonkeyPatch, seconds: float, stop: float
@@ -665,6 +683,15 @@ def test_summary_lines__an_end_that_only_receives_tells_no_packets_sent() -> Non
     lines = summary_lines(result(PerfPlan(), client, PerfOutcome(silent, 0, NONE)))
     assert "; 10 data packets sent, of which 1 retransmission (0 B)" in lines[-2]
     assert lines[-1].startswith("server ") and "sent" not in lines[-1]
+
+
+def test_summary_lines__what_an_end_waits_for() -> None:
+    client, server = end(100 * MB, 0, 100, latency(100, 3000)), end(0, 100 * MB, 0, NONE)
+    waits = SendWaits(peer_seconds=0.5, network_seconds=1.5)
+    client = replace(client, total=replace(client.total, waits=waits))
+    lines = summary_lines(result(PerfPlan(), client, server), verbose=True)
+    assert lines[-2].strip() == "held by the peer's window 25%, congestion windows 75%"
+    assert not any("held by" in line for line in summary_lines(result(PerfPlan(), client, server)))
 
 
 def test_csv__a_line_for_each_interval(capsys: pytest.CaptureFixture[str]) -> None:
