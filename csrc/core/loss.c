@@ -235,17 +235,25 @@ static struct beside beside(const struct mrc_qp *qp, uint32_t planes) {
 
 /* The base RTT of a plane that yields, after the round trip `rtt_ns`. When it began, the planes on
    its ports had queues, and its smallest sample contains these. So their base RTT counts, unless
-   their queues are too short to explain the difference. Where they are too short to explain the
-   round trip, the way has become longer: a plane that yields does not drain to find that out. */
-static uint64_t yielding_base_ns(struct mrc_qp *qp, uint32_t index, uint64_t rtt_ns) {
+   their queues are too short to explain the difference. Where for some round trips they are too
+   short to explain the round trip, the way has become longer: a plane that yields does not drain to
+   find that out. */
+static uint64_t yielding_base_ns(struct mrc_qp *qp, uint32_t index, uint64_t rtt_ns,
+                                 uint64_t now_ns) {
   const struct mrc_ev_plane *ends = &qp->evset.planes[index];
   const uint32_t others = ~(1u << index);
   const struct beside near = beside(qp, mrc_evset_on_ports(&qp->evset, 1u << ends->port) & others);
   const struct beside far =
       beside(qp, mrc_evset_crossing(&qp->evset, 1u << ends->peer_port, true) & others);
   const uint64_t queues_ns = near.queue_ns + far.queue_ns;
-  uint64_t *own_ns = &qp->planes[index].rtt.base_ns;
-  if (rtt_ns > *own_ns + queues_ns + 2 * MRC_CC_TARGET_DELAY_NS) *own_ns = rtt_ns - queues_ns;
+  uint64_t *own_ns = &qp->planes[index].rtt.base_ns, *since_ns = &qp->planes[index].longer_ns;
+  const bool longer = rtt_ns > *own_ns + queues_ns + 2 * MRC_CC_TARGET_DELAY_NS;
+  if (!longer)
+    *since_ns = 0;
+  else if (*since_ns == 0)
+    *since_ns = now_ns;
+  else if (now_ns - *since_ns > 8 * rtt_ns)
+    *own_ns = rtt_ns - queues_ns;
   const uint64_t base_ns = mrc_min_u64(*own_ns, mrc_max_u64(near.base_ns, far.base_ns));
   return *own_ns - base_ns <= queues_ns + MRC_CC_TARGET_DELAY_NS ? base_ns : *own_ns;
 }
@@ -273,7 +281,7 @@ static void update_windows(struct mrc_services *services, struct mrc_qp *qp, str
     struct mrc_cc_ack other = {.plane = index}, *its = index == ack->plane ? ack : &other;
     its->coupled = coupled;
     if ((qp->choice.yielding >> index & 1) != 0 && its->rtt_ns != 0)
-      its->base_rtt_ns = yielding_base_ns(qp, index, its->rtt_ns);
+      its->base_rtt_ns = yielding_base_ns(qp, index, its->rtt_ns, now_ns);
     its->bytes = req->one_window ? all_bytes : plane->newly_acked_bytes;
     its->inflight_bytes = mrc_qp_inflight_bytes(qp, index) + its->bytes;
     struct mrc_cc *cc = mrc_qp_cc(qp, index);

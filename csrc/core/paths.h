@@ -461,6 +461,7 @@ struct mrc_plane {
   uint64_t rack_ns;           /* newest send time of a packet acknowledged on this plane */
   uint64_t reported_ns;       /* send time up to which all its arrivals are acknowledged */
   uint64_t heard_ns;          /* when something sent on this plane was last acknowledged */
+  uint64_t longer_ns;         /* since when its way seems longer, if it yields; 0: it does not */
   uint64_t doubted_ns; /* since when answers are missing for packets resent elsewhere; 0: none */
   struct mrc_guard reorder; /* grows when a packet declared lost by order had arrived */
   struct mrc_guard spread;  /* extra difference between its paths; grows likewise */

@@ -235,8 +235,8 @@ def sharing_hosts(
 
 
 def yielding(planes: Mapping[int, PortPair], carried: Mapping[int, int]) -> set[int]:
-    """The planes without which the others still reach all interfaces. Those stay that carried at
-    least twice as many packets; of the rest the first ones.
+    """The planes without which the others still reach all interfaces. Those that carried most
+    packets stay, by powers of two; of planes alike the first ones.
     """
     left = dict(planes)
     most_first = sorted(planes, key=lambda plane: -carried.get(plane, 0).bit_length())
@@ -483,7 +483,7 @@ class Pairs:
         due = [each for each in reach.wanted if self._tried(each).next <= now()]
         if due:  # new ones first: addresses that do not answer use up what may be sent
             await self._begin(reach, sorted(due, key=lambda each: self._tried(each).pause))
-        waits = self._busy and (not reach.bulk or len(self._yielding) > 0)
+        waits = self._busy and (not reach.bulk or bool(self._yielding))
         longest = _LONGEST_BUSY_LOOK_SECONDS if waits else _LONGEST_LOOK_SECONDS
         self._pause = min(2 * self._pause, longest)
         times = [self._tried(each).next - now() for each in reach.wanted]
