@@ -38,6 +38,7 @@ from mrc.enums import Access as Access
 from mrc.enums import CcKind as CcKind
 from mrc.enums import EventReason as EventReason
 from mrc.enums import EvState as EvState
+from mrc.enums import HeldBy as HeldBy
 from mrc.enums import Integrity as Integrity
 from mrc.enums import PairState as PairState
 from mrc.enums import QpState as QpState
