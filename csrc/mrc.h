@@ -173,7 +173,7 @@ enum mrc_qp_state {
 enum mrc_held_by {
   MRC_HELD_BY_NOTHING, /* it may send: the processor decides */
   MRC_HELD_BY_PROGRAM, /* everything posted was sent */
-  MRC_HELD_BY_PEER,    /* the window of PSNs is full */
+  MRC_HELD_BY_PEER,    /* its window of PSNs or WRITE_IMMs is full */
   MRC_HELD_BY_NETWORK, /* the congestion windows are full, or no plane carries data */
   MRC_HELD_BY_SOCKET   /* the sockets with room in their windows are full */
 };

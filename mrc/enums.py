@@ -98,7 +98,7 @@ class HeldBy(IntEnum):
     PROGRAM = 1
     """Everything posted was sent."""
     PEER = 2
-    """The window of PSNs is full: the peer has not acknowledged its oldest packets."""
+    """The peer's window of PSNs or of WRITE_IMMs is full."""
     NETWORK = 3
     """The congestion windows are full, or no plane carries data."""
     SOCKET = 4

@@ -605,11 +605,10 @@ static int64_t ns_or_unknown(const struct mrc_rtt *rtt, uint64_t value_ns) {
 
 static enum mrc_held_by held_by(const struct mrc_services *services, const struct mrc_qp *qp) {
   const struct mrc_requester *req = &qp->req;
+  uint32_t bytes;
   if (qp->state != MRC_QP_RTS) return MRC_HELD_BY_PROGRAM;
-  if (req->win.n_tosend == 0) {
-    if (req->unsent_bytes == 0) return MRC_HELD_BY_PROGRAM;
-    if (mrc_requester_window_left(req) == 0) return MRC_HELD_BY_PEER;
-  }
+  if (req->win.n_tosend == 0 && !mrc_requester_next_new(req, &qp->attr.rts, &bytes))
+    return req->sq_send == req->sq_tail ? MRC_HELD_BY_PROGRAM : MRC_HELD_BY_PEER;
   uint32_t planes = mrc_qp_eligible_planes(services, qp), roomy = 0;
   if ((planes & qp->choice.quick.planes) != 0) planes &= qp->choice.quick.planes;
   MRC_EACH_BIT(plane, planes)

@@ -23,7 +23,7 @@ enum {
   REVERSE_FADE = 16,     /* a round without a reverse queue takes 1/16 of the noted one */
   HELD_GROWTH = 8,       /* while other flows fill the queue a round adds 1/8 of the window */
   DRAIN_EVERY_RTTS = 32, /* a drain costs about two round trips */
-  DRAIN_AGAIN_RTTS = 8,  /* likewise, after one of coupled planes has found a queue */
+  DRAIN_AGAIN_RTTS = 8,  /* likewise, after a drain of coupled planes found a queue */
   COUPLED_DRAINS = 3,    /* in a row that show coupled planes a queue of other flows */
   LONG_WAY_DRAINS = 4,   /* a way so many times as long does not drain with another */
   LARGE_WINDOW = 16,     /* smallest windows; its own queue is more than that of those */
@@ -232,7 +232,7 @@ static void decide(struct mrc_cc *cc, uint64_t now_ns) {
     return;
   }
   if (now_ns - state->drained_ns > FOREIGN_NS) state->foreign_ns = 0;
-  /* It may have been the queue of another plane, before all knew that they share the link. */
+  /* It may have been the queue of another plane, from before the windows were coupled. */
   if (state->coupled != 0) state->foreign_ns = mrc_min_u64(state->foreign_ns, state->base_ns);
   state->jitter_ns = mrc_min_u64((3 * state->jitter_ns + mean_ns - state->round_delay_ns) / 4,
                                  MRC_CC_MAX_JITTER_NS);

@@ -95,7 +95,7 @@ class SendWaits(Struct, frozen=True):
     program_seconds: Real = 0.0
     """The program: everything that it had posted was sent."""
     peer_seconds: Real = 0.0
-    """The peer: its window of PSNs was full."""
+    """The peer: its window of PSNs or of WRITE_IMMs was full."""
     network_seconds: Real = 0.0
     """The network: the congestion windows were full."""
     socket_seconds: Real = 0.0
