@@ -702,6 +702,9 @@ int mrc_ctx_fd(const mrc_ctx *ctx);
 int mrc_ctx_submit(mrc_ctx *ctx, const struct mrc_command *commands, int n);
 /* Copies up to n events and returns their number. One thread only. Never blocks. */
 int mrc_ctx_poll(mrc_ctx *ctx, struct mrc_event *events, int n);
+/* The same for writes that succeeded, as long as they come first: copies their wr_ids. The shortest
+   way of a completion; mrc_ctx_poll takes what follows. */
+int mrc_ctx_poll_writes(mrc_ctx *ctx, uint64_t *wr_ids, int n);
 /* For a polled context. Runs commands and sends, then receives; if there are no events, it sleeps
    until input, the next deadline or timeout_ns. Returns the number of events for mrc_ctx_poll. The
    next call answers the packets received, after the commands submitted in between. */

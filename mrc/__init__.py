@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """MRC (Multipath Reliable Connection) in software: remote writes sprayed over many paths.
 
-    async with mrc.Context() as context, context.register(data) as region:
+    async with mrc.open() as context, context.register(data) as region:
         async with context.connect("h1") as qp:
             await qp.write(region, remote)
 

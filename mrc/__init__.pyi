@@ -2,6 +2,7 @@
 # ruff: noqa: I001
 # The public names, in the order of importance: the only list of them. Python loads a name from its
 # module when it is first used; type checkers read this file.
+from mrc.aio.context import open as open
 from mrc.aio.context import Context as Context
 from mrc.config import ContextConfig as ContextConfig
 from mrc.config import Retries as Retries
@@ -23,18 +24,18 @@ from mrc.config import CcParameters as CcParameters
 from mrc.connect.profiles import CcSettings as CcSettings
 from mrc.connect.profiles import ProfileState as ProfileState
 from mrc.connect.listener import Listener as Listener
-from mrc.aio.context import Opening as Opening
+from mrc.tasks import Opening as Opening
 from mrc.aio.qp import QP as QP
-from mrc.engine.queue_pair import Write as Write
+from mrc.engine.send_queue import Write as Write
 from mrc.messages.messages import Messages as Messages
 from mrc.messages.messages import Message as Message
 from mrc.messages.messages import MessageFunctions as MessageFunctions
-from mrc.engine.memory import MR as MR
+from mrc.engine.memory import Region as Region
+from mrc.engine.memory import Part as Part
 from mrc.engine.memory import RemoteMemory as RemoteMemory
 from mrc.engine.paths import LocalPort as LocalPort
 from mrc.aio.recording import Recorder as Recorder
 from mrc.aio.recording import Recording as Recording
-from mrc.enums import Access as Access
 from mrc.enums import CcKind as CcKind
 from mrc.enums import EventReason as EventReason
 from mrc.enums import EvState as EvState
@@ -45,9 +46,9 @@ from mrc.enums import QpState as QpState
 from mrc.enums import Reading as Reading
 from mrc.enums import Seal as Seal
 from mrc.enums import WarningKind as WarningKind
-from mrc.enums import WcOpcode as WcOpcode
 from mrc.enums import WcStatus as WcStatus
-from mrc.events import Completion as Completion
+from mrc.connect.oob import Peer as Peer
+from mrc.events import Ended as Ended
 from mrc.events import Immediate as Immediate
 from mrc.events import EvEvent as EvEvent
 from mrc.events import PlaneEvent as PlaneEvent

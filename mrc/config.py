@@ -259,7 +259,7 @@ class Timeouts:
             raise ConfigError(f"exchange, hello, linger: {wrong}")
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ContextConfig:
     """Sizes and policies of a Context. The defaults suit a host with a few links.
 

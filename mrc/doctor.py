@@ -20,14 +20,13 @@ from typing import Any
 
 from msgspec import Struct
 
+import mrc
 from mrc import products
-from mrc.aio.context import Context
 from mrc.cli.output import Exit, Output
 from mrc.cli.runner import run_async
 from mrc.config import ContextConfig, Sockets
 from mrc.engine import native, paths
 from mrc.engine.paths import PortSelection
-from mrc.enums import Access
 from mrc.errors import MrcError, StateError
 from mrc.linux import netns, system
 from mrc.linux.rtnetlink import Interface
@@ -111,16 +110,16 @@ async def _write_over_loopback() -> float:
     data, target = bytearray(b"mrc"), bytearray(3)
     async with (
         within(_LOOPBACK_SECONDS),
-        Context(config) as near,
-        Context(config) as far,
+        mrc.open(config) as near,
+        mrc.open(config) as far,
         await far.listen("127.0.0.1", 0) as listener,
         await near.connect("127.0.0.1", listener.port) as qp,
         await listener.accept(),
-        near.register(data, access=Access.LOCAL_READ) as source,
-        far.register(target, access=Access.REMOTE_WRITE) as region,
+        near.register(data) as source,
+        far.register(target, writable=True) as region,
     ):
         began = time.monotonic()
-        await qp.write(source, region.remote)
+        await qp.write(source, region.handle)
         seconds = time.monotonic() - began
     if target != data:
         raise StateError("a write over loopback delivered wrong data")

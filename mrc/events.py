@@ -18,21 +18,32 @@ from mrc.enums import (
     WcOpcode,
     WcStatus,
 )
+from mrc.errors import MrcError
 
 
 class Completion(NamedTuple):  # five times faster to create than a frozen dataclass
-    """A completed work request."""
+    """A completed work request, from the engine."""
 
     wr_id: int
-    """Number of the work request in its Context."""
+    """The cookie of its place in a send queue."""
     qpn: int
     """Number of its QP."""
     bytes: int
     """Bytes written."""
     status: WcStatus
-    """SUCCESS. mrc raises any other status as a CompletionError."""
+    """Any but SUCCESS is raised as a CompletionError."""
     opcode: WcOpcode
     """WRITE or WRITE_IMM."""
+
+
+class Ended(Struct, frozen=True):
+    """How a QP has ended, at this side."""
+
+    by_peer: bool
+    """True: the peer closed it, failed or disappeared. False: this side closed it or found out why
+    it cannot go on."""
+    error: MrcError | None
+    """Why; None: it was closed in order."""
 
 
 class Immediate(Struct, frozen=True):

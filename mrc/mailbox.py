@@ -40,9 +40,9 @@ from mrc.aio.qp import QP
 from mrc.connect.admission import Visits
 from mrc.connect.parse import parse, shown
 from mrc.engine import native
-from mrc.engine.memory import MR, RemoteMemory
+from mrc.engine.memory import Region, RemoteMemory
 from mrc.engine.native import lib
-from mrc.enums import Access, WcStatus
+from mrc.enums import WcStatus
 from mrc.errors import (
     CompletionError,
     MrcError,
@@ -80,19 +80,19 @@ class MailboxMemory(Struct, frozen=True):
     """Registered memory of a mailbox. It must outlive the QP because the peer writes into it."""
 
     inbox: bytearray
-    inbox_mr: MR
+    inbox_region: Region
     outbox: bytearray  # a slot holds our frame until the peer's credit for it
-    outbox_mr: MR
+    outbox_region: Region
 
 
 @asynccontextmanager
 async def mailbox_memory(ctx: Context) -> AsyncIterator[MailboxMemory]:
     inbox, outbox = bytearray(INBOX_BYTES), bytearray(INBOX_BYTES)
     async with (
-        ctx.register(inbox, access=Access.REMOTE_WRITE) as inbox_mr,
-        ctx.register(outbox, access=Access.LOCAL_READ) as outbox_mr,
+        ctx.register(inbox, writable=True) as inbox_region,
+        ctx.register(outbox) as outbox_region,
     ):
-        yield MailboxMemory(inbox, inbox_mr, outbox, outbox_mr)
+        yield MailboxMemory(inbox, inbox_region, outbox, outbox_region)
 
 
 class _Unread(Struct, frozen=True):
@@ -150,7 +150,8 @@ class Mailbox:
             if peer.length != INBOX_BYTES:
                 raise ProtocolError(f"the peer's inbox has {peer.length} bytes, not {INBOX_BYTES}")
             if self._peer is not None:
-                await self.send({"type": "inbox", "inbox": self._memory.inbox_mr.remote.to_dict()})
+                inbox = self._memory.inbox_region.handle.to_dict()
+                await self.send({"type": "inbox", "inbox": inbox})
             self._peer = peer
         except BaseException:
             await cancelled(*self._tasks)
@@ -197,14 +198,8 @@ class Mailbox:
                 imm = _CONTROL | _FRAME | frame & _COUNT
                 if start + SLOT_BYTES < len(data):
                     imm |= _MORE
-                await self._qp.write_imm(
-                    self._memory.outbox_mr,
-                    self._peer,
-                    imm=imm,
-                    length=len(piece),
-                    local_offset=offset,
-                    remote_offset=offset,
-                )
+                source = self._memory.outbox_region[offset : offset + len(piece)]
+                await self._qp.write(source, self._peer[offset:], imm=imm)
                 self._slots.done = self._slots.sent
 
     async def receive(self) -> Message | Immediate:
@@ -224,7 +219,7 @@ class Mailbox:
         try:
             return parse(item.data)
         except ValueError as error:
-            wrong = ProtocolError(f"{self._qp.peer_host} sent a message that is {error}")
+            wrong = ProtocolError(f"{self._qp.peer.host} sent a message that is {error}")
             self._fail(wrong)
             raise wrong from None
 
@@ -255,17 +250,17 @@ class Mailbox:
                 elif lib.mrc_slots_credit(self._slots, imm, _COUNT):
                     self._credit_came.set()
                 else:
-                    peer = self._qp.peer_host
+                    peer = self._qp.peer.host
                     raise ProtocolError(f"{peer} gave credit for frames never sent")
         except MrcError as error:
             self._fail(error)
         else:
-            self._fail(MailboxClosedError(f"{self._qp.peer_host} closed the connection"))
+            self._fail(MailboxClosedError(f"{self._qp.peer.host} closed the connection"))
 
     def _put(self, item: _Unread | Immediate) -> None:
         if len(self._items) >= MAX_UNREAD:
             raise ProtocolError(
-                f"{self._qp.peer_host} exceeded the limit of {MAX_UNREAD} unread messages"
+                f"{self._qp.peer.host} exceeded the limit of {MAX_UNREAD} unread messages"
             )
         self._items.append(item)
         self._changed.set()
@@ -274,11 +269,11 @@ class Mailbox:
         offset = lib.mrc_slots_arrive(self._slots, imm, _COUNT, size)
         if offset < 0:
             wrong = "out of order" if offset == lib.MRC_SLOTS_OUT_OF_ORDER else "without credit"
-            raise ProtocolError(f"{self._qp.peer_host} sent a frame {wrong}")
+            raise ProtocolError(f"{self._qp.peer.host} sent a frame {wrong}")
         self._partial += self._memory.inbox[offset : offset + size]
         if len(self._partial) > self._most_bytes:
             raise ProtocolError(
-                f"{self._qp.peer_host} sent a message of more than {self._most_bytes} bytes"
+                f"{self._qp.peer.host} sent a message of more than {self._most_bytes} bytes"
             )
         if not imm & _MORE:
             data, self._partial = self._partial, bytearray()
@@ -308,7 +303,7 @@ class Mailbox:
             self._credit_due.clear()
             try:
                 self._slots.told = self._slots.freed
-                await self._qp.write_imm(imm=_CONTROL | self._slots.told & _COUNT)
+                await self._qp.write(imm=_CONTROL | self._slots.told & _COUNT)
             except CompletionError:
                 return  # _read reports the cause when the immediates end
 
@@ -357,10 +352,10 @@ class Service(Struct, frozen=True):
                 **(private or {}),
                 "service": self.name,
                 "version": self.version,
-                "inbox": memory.inbox_mr.remote.to_dict(),
+                "inbox": memory.inbox_region.handle.to_dict(),
             }
             async with await ctx.connect(host, port, private=about, timeout=timeout) as qp:
-                served = qp.private.get("service")
+                served = qp.peer.private.get("service")
                 if served != self.name:
                     raise WrongServiceError(
                         f"{host}: TCP port {port} serves '{shown(served, 40)}', not {self.name!r}:"
@@ -368,7 +363,7 @@ class Service(Struct, frozen=True):
                     )
                 most = MAX_SENT_BYTES if self.long_answers else MAX_MESSAGE_BYTES
                 mailbox = Mailbox(qp, memory, most_bytes=most)
-                async with _opened(mailbox, qp.peer_host):
+                async with _opened(mailbox, qp.peer.host):
                     yield MailboxSession(ctx, qp, mailbox, held)
 
     @asynccontextmanager
@@ -376,21 +371,21 @@ class Service(Struct, frozen=True):
         """A session with the peer of an accepted `qp`; closes the QP at the end."""
         async with AsyncExitStack() as held:
             try:
-                held.enter_context(ctx._peer_memory.taken(qp.peer_address, MAILBOX_BYTES))
+                held.enter_context(ctx._peer_memory.taken(qp.peer.address, MAILBOX_BYTES))
                 memory = await held.enter_async_context(mailbox_memory(ctx))
             except BaseException as error:
                 await qp.abort(reason_of(error))
                 raise
             async with qp:
-                version = qp.private.get("version")
+                version = qp.peer.private.get("version")
                 if version != self.version:
                     raise ProtocolError(
-                        f"{qp.peer_host} speaks version {shown(version, 20)} of the {self.title},"
+                        f"{qp.peer.host} speaks version {shown(version, 20)} of the {self.title},"
                         f" this host version {self.version}; install the same mrc on both hosts"
                     )
-                inbox = RemoteMemory.from_dict(qp.private.get("inbox"))
+                inbox = RemoteMemory.from_dict(qp.peer.private.get("inbox"))
                 mailbox = Mailbox(qp, memory, peer=inbox)
-                async with _opened(mailbox, qp.peer_host):
+                async with _opened(mailbox, qp.peer.host):
                     yield MailboxSession(ctx, qp, mailbox, held)
 
     @staticmethod
@@ -404,11 +399,11 @@ class Service(Struct, frozen=True):
         earlier when all places are taken and a peer of another source has fewer of them.
         """
         async with qp:
-            visit = _visits.admit(qp.peer_address)
+            visit = _visits.admit(qp.peer.address)
             if visit is None:
                 return
             visit.ask()  # it has connected
-            looking = asyncio.create_task(qp.until_peer_gone())
+            looking = asyncio.create_task(qp.until_closed())
             _visits.start(visit, looking)
             try:
                 await asyncio.wait((looking,), timeout=VISIT_SECONDS)
@@ -449,8 +444,8 @@ class MailboxSession(Struct, frozen=True):
             raise await self._explain(error) from error
         except PeerGoneError as error:
             # The peer may have found all paths lost before we did, and so have closed its QP.
-            if (await self.qp.query()).timeouts >= LOST_TIMEOUTS:
-                raise paths_lost(self.qp.peer_host) from error
+            if (await self.qp.info()).timeouts >= LOST_TIMEOUTS:
+                raise paths_lost(self.qp.peer.host) from error
             raise
 
     async def _explain(self, error: CompletionError) -> MrcError:
@@ -460,9 +455,9 @@ class MailboxSession(Struct, frozen=True):
             async with within(CAUSE_SECONDS):
                 await self.mailbox.failed()
         except TimeoutError:
-            return explain(error, self.qp.peer_host)
+            return explain(error, self.qp.peer.host)
         except CompletionError as cause:
-            return explain(cause, self.qp.peer_host)
+            return explain(cause, self.qp.peer.host)
         except MrcError as cause:
             return cause
 

@@ -10,19 +10,63 @@ from __future__ import annotations
 
 import asyncio
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine, Generator
 from concurrent.futures import Future
 from contextlib import suppress
 from threading import Thread
+from types import TracebackType
 from typing import Any, ParamSpec, Self, TypeVar
 
 from mrc.errors import ArgumentError
 
 P = ParamSpec("P")
 T = TypeVar("T")
+T_co = TypeVar("T_co", covariant=True)
 _LOOK_SECONDS = 0.25  # between two looks at the time, at most
 _STOPPED_SECONDS = 0.1  # a look that is later than this comes after a stop
 _AGAIN_SECONDS = 1.0  # that a limit leaves after a stop of at least this length
+
+
+class Opening(Coroutine[Any, Any, T]):
+    """An object that is being opened: what `mrc.open`, `connect`, `accept` and so on return.
+
+    `async with OPENING as thing` closes the object at the end; after `thing = await OPENING` the
+    caller must close it, by `await thing.close()` or `async with thing`. An Opening is a coroutine,
+    so `asyncio.create_task` accepts it.
+    """
+
+    def __init__(self, work: Coroutine[Any, Any, T]) -> None:
+        """The result of `work` is an async context manager that closes it."""
+        self._work = work
+        self._opened: Any
+
+    def __await__(self) -> Generator[Any, None, T]:
+        return self._work.__await__()
+
+    def send(self, value: Any) -> Any:
+        """For the event loop."""
+        return self._work.send(value)
+
+    def throw(self, *error: Any) -> Any:
+        """For the event loop."""
+        return self._work.throw(*error)
+
+    def close(self) -> None:
+        """For the event loop: cancels the opening."""
+        self._work.close()
+
+    async def __aenter__(self) -> T:
+        opened: T = await self._work
+        self._opened = opened
+        return opened
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        await self._opened.__aexit__(kind, error, traceback)
 
 
 async def cancelled(*tasks: asyncio.Task[Any], why: object = None) -> None:
@@ -82,16 +126,21 @@ class _Timeout(asyncio.Timeout):  # type: ignore[misc] # it is final
     for a second cancellation: CancelledError leaves `asyncio.timeout` where TimeoutError would.
     """
 
+    text = "the time is over"
+
     async def __aenter__(self) -> Self:
         self._requests = _task().cancelling()
         await super().__aenter__()
         return self
 
     async def __aexit__(self, *exc_info: Any) -> None:
-        await super().__aexit__(*exc_info)
+        try:
+            await super().__aexit__(*exc_info)
+        except TimeoutError as error:
+            raise TimeoutError(self.text) from error.__cause__
         was_cancelled = exc_info[0] is asyncio.CancelledError
         if self.expired() and was_cancelled and _task().cancelling() <= self._requests:
-            raise TimeoutError from exc_info[1]
+            raise TimeoutError(self.text) from exc_info[1]
 
 
 def checked_timeout(seconds: float) -> float:
@@ -107,7 +156,9 @@ def checked_timeout(seconds: float) -> float:
 def within(timeout: float | None) -> asyncio.Timeout:
     """As `asyncio.timeout`, for a caller's time-out too, and in a task that was cancelled."""
     seconds = None if timeout is None else checked_timeout(timeout)
-    return _Timeout(None if seconds is None else asyncio.get_running_loop().time() + seconds)
+    made = _Timeout(None if seconds is None else asyncio.get_running_loop().time() + seconds)
+    made.text = f"nothing came within {seconds:.6g} s" if seconds is not None else made.text
+    return made
 
 
 # ---- Time in which this process runs -------------------------------------------------------------

@@ -19,7 +19,7 @@ from mrc.agent.agent import Agent
 from mrc.agent.steering import AgentFrame, AgentKind, pack, read_struct, struct_bytes, unpack
 from mrc.config import ContextConfig, Timeouts
 from mrc.engine.native import ffi, lib
-from mrc.engine.queue_pair import WrOpcode
+from mrc.engine.send_queue import WrOpcode
 from mrc.enums import CommandOp, EventType
 
 

@@ -14,10 +14,10 @@ from typing import Any
 
 from slowness import PATIENCE
 
-from mrc import MR, QP, Access, Context, ContextConfig, Listener, WcStatus
+import mrc
+from mrc import QP, Context, ContextConfig, Listener, Region
 from mrc.engine import engine
 
-READ, WRITE = Access.LOCAL_READ, Access.REMOTE_WRITE
 LOOPBACK = {4: "127.0.0.1", 6: "::1"}
 BUDGET_SECONDS = PATIENCE  # far more than any test needs: only a hang exceeds it
 
@@ -56,9 +56,9 @@ async def listening(
     """Two Contexts, of which the far one listens on loopback."""
     async with (
         asyncio.timeout(BUDGET_SECONDS),
-        Context(near) as near_context,
-        Context(far or near) as far_context,
-        await far_context.listen(LOOPBACK[version], 0) as listener,
+        mrc.open(near) as near_context,
+        mrc.open(far or near) as far_context,
+        far_context.listen(LOOPBACK[version], 0) as listener,
     ):
         yield near_context, far_context, listener
 
@@ -70,7 +70,7 @@ async def listening_to_itself(
     """A Context that listens on loopback, with the options of `listen`."""
     async with (
         asyncio.timeout(BUDGET_SECONDS),
-        Context(config or loopback_config(version)) as context,
+        mrc.open(config or loopback_config(version)) as context,
         context.listen(LOOPBACK[version], 0, **options) as listener,
     ):
         yield context, listener
@@ -83,8 +83,8 @@ async def joined(
     """A connected QP between two Contexts."""
     async with (
         listening(near, far, version) as (near_context, far_context, listener),
-        await near_context.connect(LOOPBACK[version], listener.port) as one,
-        await listener.accept() as other,
+        near_context.connect(LOOPBACK[version], listener.port) as one,
+        listener.accept() as other,
     ):
         yield Pair(near_context, far_context, listener, one, other)
 
@@ -94,13 +94,13 @@ def connected_pair(version: int = 4, **options: Any) -> AbstractAsyncContextMana
 
 
 @asynccontextmanager
-async def memory(pair: Pair, data: Any, target: Any) -> AsyncIterator[tuple[MR, MR]]:
+async def memory(pair: Pair, data: Any, target: Any) -> AsyncIterator[tuple[Region, Region]]:
     """Memory of the near end that has the data, and memory that it may write to."""
     async with (
-        pair.near_context.register(data, access=READ) as source,
-        pair.far_context.register(target, access=WRITE) as mr,
+        pair.near_context.register(data) as source,
+        pair.far_context.register(target, writable=True) as region,
     ):
-        yield source, mr
+        yield source, region
 
 
 async def until(condition: Callable[[], Awaitable[bool]]) -> None:
@@ -121,10 +121,8 @@ def pattern(size: int, seed: int = 0) -> bytes:
 async def transfer(pair: Pair, data: bytes) -> bytes:
     """Writes `data` from the near to the far end and returns the bytes at the far end."""
     target = bytearray(len(data))
-    async with memory(pair, data, target) as (source, mr):
-        completion = await pair.near.write(source, mr.remote)
-        assert completion.bytes == len(data)
-        assert completion.status is WcStatus.SUCCESS
+    async with memory(pair, data, target) as (source, region):
+        assert await pair.near.write(source, region.handle) == len(data)
     return bytes(target)
 
 

@@ -27,9 +27,9 @@ from mrc.enums import Seal
 from mrc.errors import ConnectError
 
 
-def host(security: Security | None, **options: Any) -> mrc.Context:
+def host(security: Security | None, **options: Any) -> mrc.Opening[mrc.Context]:
     """A Context that requires this."""
-    return mrc.Context(mrc.ContextConfig(interfaces=("lo",), security=security, **options))
+    return mrc.open(mrc.ContextConfig(interfaces=("lo",), security=security, **options))
 
 
 @contextlib.asynccontextmanager
@@ -60,8 +60,8 @@ async def exchange(one: mrc.Context, listener: mrc.Listener) -> tuple[mrc.QP, mr
         listener.accept(timeout=PATIENCE),
     )
     async with out, back:
-        await out.write_imm(imm=7)
-        await back.write_imm(imm=8)
+        await out.write(imm=7)
+        await back.write(imm=8)
         assert (await anext(aiter(back.immediates()))).imm == 7
         assert (await anext(aiter(out.immediates()))).imm == 8
     return out, back

@@ -22,6 +22,8 @@ SEEDS: list[tuple[str, int, int]] = [
     ("copy", 1, 2),
     ("copy", 8, 1),  # the receiver loses its power: a file that was not synced lacks bytes
     ("end", 4, 2),
+    ("end", 32, 1),  # 20 writes at once to a send queue that has room for one or two
+    ("end", 315, 1),  # their peer is killed while some wait for a place
     ("group", 2, 1),
     ("perf", 1, 1),
 ]
@@ -105,16 +107,16 @@ def run(world, audit):
     async def serve():
         config = mrc.ContextConfig(**options, timeouts=Timeouts(hello=0.45, exchange=1.0))
         async with (
-            mrc.Context(config) as ctx, ctx.listen() as listener, await listener.accept() as qp
+            mrc.open(config) as ctx, ctx.listen() as listener, listener.accept() as qp
         ):
-            met.append(qp.peer_identity)
-            await qp.until_peer_gone()
+            met.append(qp.peer.identity)
+            await qp.until_closed()
 
     async def call():
         async with (
-            mrc.Context(mrc.ContextConfig(**options)) as ctx, ctx.connect("b", timeout=1.0) as qp
+            mrc.open(**options) as ctx, ctx.connect("b", timeout=1.0) as qp
         ):
-            met.append(qp.peer_identity)
+            met.append(qp.peer.identity)
 
     server = b.start(serve())
     world.run_until(a.start(call()), 30)

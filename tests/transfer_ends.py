@@ -6,6 +6,7 @@ specifies: order, one copy, completions.
 from __future__ import annotations
 
 import asyncio
+import ctypes
 import os
 import threading
 from collections import deque
@@ -13,18 +14,21 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 from unittest.mock import patch
 
 import pytest
+from msgspec.structs import replace
 from slowness import PATIENCE
 
 from mrc.config import ContextConfig
 from mrc.connect.admission import Budget
-from mrc.engine.memory import RemoteMemory
+from mrc.connect.oob import Peer
+from mrc.engine.memory import Part, Region, RemoteMemory
 from mrc.enums import Access, QpState, WcStatus
 from mrc.errors import CompletionError
-from mrc.events import Immediate, QpInfo
+from mrc.events import Ended, Immediate, QpInfo
+from mrc.tasks import Opening
 from mrc.transfer.files import OutputDirectory, SessionTree
 from mrc.transfer.limits import SenderLimits
 from mrc.transfer.messages import Accept, Announced, Offer, Pack, chunk_of
@@ -35,37 +39,34 @@ from mrc.transfer.sender import SendOptions, send_plan
 from mrc.transfer.session import Joins, TransferSession, accept_session, connect_session
 
 
-class FakeMr:
-    """A registered buffer; its address is its index in the context."""
-
-    def __init__(self, buffer: Any, access: Access, key: int) -> None:
-        self.view = memoryview(buffer)
-        self.access = access
-        self.rkey = key
-        self.length = len(self.view)
-        self.address = key << 40
-        self.remote = RemoteMemory(self.address, key, self.length)
-
-
 class FakeContext:
     """Holds the registered memory."""
 
     def __init__(self) -> None:
         self.config = ContextConfig()
-        self.regions: dict[int, FakeMr] = {}
+        self.regions: dict[int, Region] = {}
+        """by their keys"""
         self._peer_memory = Budget(1 << 31)
-        self._next_key = 1
 
-    @asynccontextmanager
-    async def register(self, buffer: Any, access: Access) -> AsyncIterator[FakeMr]:
-        mr = FakeMr(buffer, access, self._next_key)
-        self._next_key += 1
-        self.regions[mr.rkey] = mr
-        try:
-            yield mr
-        finally:
-            del self.regions[mr.rkey]
-            mr.view.release()
+    def register(self, buffer: Any, *, writable: bool = False) -> Opening[Region]:
+        access = Access.REMOTE_WRITE if writable else Access.LOCAL_READ
+        return Opening(self._register(Region._over(buffer, access, self._close)))
+
+    async def _register(self, region: Region) -> Region:
+        self.regions[region._key] = region
+        return region
+
+    async def _close(self, region: Region, _: BaseException | None) -> None:
+        del self.regions[region._key]
+        region._held.release()
+
+
+class FakeWrite(NamedTuple):
+    """A write on its way."""
+
+    src: Part | None
+    dst: RemoteMemory | None
+    imm: int | None
 
 
 class FakeQp:
@@ -75,16 +76,14 @@ class FakeQp:
 
     def __init__(self, ctx: FakeContext, host: str) -> None:
         self.ctx: Any = ctx
-        self.peer_host = host
-        self.peer_address = "10.0.0.1"
-        self.peer: FakeQp
-        self.private: dict[str, Any] = {}
+        self.peer = Peer(host=host, name=host, address="10.0.0.1", identity="", private={})
+        self.other: FakeQp
+        """the peer's end"""
         self._gone = asyncio.Event()
-        self.until_peer_gone = self._gone.wait
         self.held = False
         self.corrupt = False  # damages the data that arrive here
         self.posted: list[int] = []
-        self._waiting: deque[tuple[asyncio.Future[None], Any]] = deque()
+        self._waiting: deque[tuple[asyncio.Future[int], FakeWrite]] = deque()
         self._arrived: asyncio.Queue[Immediate | None] = asyncio.Queue()
         self._status: WcStatus | None = None
         self._index = 0
@@ -94,42 +93,31 @@ class FakeQp:
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        self.peer.close()
+        self.other.close()
+
+    def tell(self, private: dict[str, Any]) -> None:
+        """The private data of the peer."""
+        self.peer = replace(self.peer, private=private)
 
     async def write(
         self,
-        mr: FakeMr,
-        remote: RemoteMemory,
+        src: Region | Part | None = None,
+        dst: RemoteMemory | None = None,
         *,
-        length: int,
-        local_offset: int = 0,
-        remote_offset: int = 0,
-    ) -> None:
-        """At once: the test holds only writes with an immediate."""
-        target = self.peer.ctx.regions[remote.rkey]
-        data = mr.view[local_offset : local_offset + length]
-        target.view[remote_offset : remote_offset + length] = data
-        self.peer._received_bytes += length
-
-    async def write_imm(
-        self,
-        mr: FakeMr | None = None,
-        remote: RemoteMemory | None = None,
-        *,
-        imm: int,
-        length: int | None = None,
-        local_offset: int = 0,
-        remote_offset: int = 0,
-    ) -> None:
+        imm: int | None = None,
+    ) -> int:
+        """Without an immediate at once: the test holds only writes that have one."""
         if self._status is not None:
-            raise CompletionError(self._status, "write_imm")
+            raise CompletionError(self._status, "write")
+        write = FakeWrite(None if src is None else src[:], dst, imm)
+        if imm is None:
+            return self.other._store(write)
         self.posted.append(imm)
-        size = length if length is not None else (mr.length if mr else 0)
-        done = asyncio.get_running_loop().create_future()
-        self._waiting.append((done, (imm, mr, remote, size, local_offset, remote_offset)))
+        done: asyncio.Future[int] = asyncio.get_running_loop().create_future()
+        self._waiting.append((done, write))
         if not self.held:
             asyncio.get_running_loop().call_soon(self.release, 1)
-        await done
+        return await done
 
     @property
     def waiting(self) -> int:
@@ -140,30 +128,31 @@ class FakeQp:
         """Delivers and completes up to `count` writes in order."""
         while self._waiting and count:
             done, write = self._waiting.popleft()
-            self.peer._arrive(*write)
+            size = self.other._arrive(write)
             if not done.done():
-                done.set_result(None)
+                done.set_result(size)
             count -= 1
 
-    def _arrive(
-        self,
-        imm: int,
-        mr: FakeMr | None,
-        remote: RemoteMemory | None,
-        size: int,
-        local: int,
-        offset: int,
-    ) -> None:
-        self._received_bytes += size
-        if size:
-            assert mr is not None and remote is not None
-            target = self.ctx.regions[remote.rkey]
-            assert Access.REMOTE_WRITE in target.access
-            target.view[offset : offset + size] = mr.view[local : local + size]
-            if self.corrupt and imm < 1 << 31:  # data, not frames of the mailbox
-                target.view[offset] ^= 1
-        self._arrived.put_nowait(Immediate(imm, size, self._index))
+    def _store(self, write: FakeWrite) -> int:
+        if write.src is None or write.dst is None:
+            assert write.src is None and write.dst is None
+            return 0
+        source, target, region = write.src, write.dst, self.ctx.regions[write.dst.rkey]
+        assert region.writable and source.length <= target.length
+        assert 0 <= target.address - region.address <= region.length - target.length
+        ctypes.memmove(target.address, source.address, source.length)
+        data = write.imm is not None and write.imm < 1 << 31  # not frames of the mailbox
+        if self.corrupt and data and source.length:
+            ctypes.c_ubyte.from_address(target.address).value ^= 1
+        self._received_bytes += source.length
+        return source.length
+
+    def _arrive(self, write: FakeWrite) -> int:
+        assert write.imm is not None
+        size = self._store(write)
+        self._arrived.put_nowait(Immediate(write.imm, size, self._index))
         self._index += 1
+        return size
 
     def inject(self, imm: int, size: int = 0) -> None:
         """Delivers an immediate that the peer's mailbox did not send."""
@@ -175,7 +164,7 @@ class FakeQp:
             self._status = status
             for done, _ in self._waiting:
                 if not done.done():
-                    done.set_exception(CompletionError(status, "write_imm"))
+                    done.set_exception(CompletionError(status, "write"))
             self._waiting.clear()
             self._arrived.put_nowait(None)
 
@@ -184,7 +173,11 @@ class FakeQp:
         self._gone.set()
         self._arrived.put_nowait(None)
 
-    async def query(self) -> QpInfo:
+    async def until_closed(self) -> Ended:
+        await self._gone.wait()
+        return Ended(True, None)
+
+    async def info(self) -> QpInfo:
         """Reports a short path with nothing in flight."""
         return QpInfo(
             qpn=7, state=QpState.RTS, status=WcStatus.SUCCESS, outstanding=self.waiting,
@@ -204,7 +197,7 @@ class FakeQp:
 def qp_pair() -> tuple[Any, Any]:
     """h0's QP to h1, and h1's QP to h0: each a FakeQp, where a QP is expected too."""
     left, right = FakeQp(FakeContext(), "h1"), FakeQp(FakeContext(), "h0")
-    left.peer, right.peer = right, left
+    left.other, right.other = right, left
     return left, right
 
 
@@ -220,8 +213,8 @@ class ConnectingContext(FakeContext):
         self._qp = qp
 
     async def connect(self, host: str, port: int, *, private: Any, timeout: float) -> FakeQp:
-        self._qp.peer.private = private
-        self._qp.private = {"service": "files"}
+        self._qp.other.tell(private)
+        self._qp.tell({"service": "files"})
         return self._qp
 
 
@@ -243,7 +236,7 @@ async def sessions(announced: Announced | None = None) -> AsyncIterator[Ends]:
         told = announced or Announced()
         connecting = connect_session(out.ctx, "h1", 4791, announced=told, timeout=PATIENCE)
         opening = asyncio.create_task(stack.enter_async_context(connecting))
-        await until(lambda: back.private)
+        await until(lambda: back.peer.private)
         receiver = await stack.enter_async_context(accept_session(back.ctx, back, Joins()))
         yield Ends(await opening, receiver, out, back)
 

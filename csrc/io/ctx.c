@@ -540,14 +540,39 @@ int mrc_ctx_post(mrc_ctx *ctx, uint32_t qpn, const struct mrc_wr *wr, bool idle)
                      idle ? look_at_clock(datapath) : datapath->now_ns);
 }
 
-int mrc_ctx_poll(mrc_ctx *ctx, struct mrc_event *events, int n) {
-  struct mrc_datapath *datapath = &ctx->datapath;
-  if (is_inherited(ctx)) return -ECHILD;
-  /* Before the pop: events published after it make the descriptor readable again. */
+/* Before events are taken: those published after it make the descriptor readable again. */
+static void begin_taking(struct mrc_datapath *datapath) {
   if (!datapath->polled) mrc_bell_silence(&datapath->bell);
-  const uint32_t taken = mrc_spsc_pop(&datapath->events, events, (uint32_t)n);
+}
+
+static void end_taking(mrc_ctx *ctx) {
+  struct mrc_datapath *datapath = &ctx->datapath;
   if (mrc_spsc_starved(&datapath->events)) mrc_ctx_wake(ctx);
   if (!datapath->polled && mrc_spsc_used(&datapath->events) > 0) mrc_bell_ring(&datapath->bell);
+}
+
+int mrc_ctx_poll(mrc_ctx *ctx, struct mrc_event *events, int n) {
+  if (is_inherited(ctx)) return -ECHILD;
+  begin_taking(&ctx->datapath);
+  const uint32_t taken = mrc_spsc_pop(&ctx->datapath.events, events, (uint32_t)n);
+  end_taking(ctx);
+  return (int)taken;
+}
+
+int mrc_ctx_poll_writes(mrc_ctx *ctx, uint64_t *wr_ids, int n) {
+  struct mrc_spsc *ring = &ctx->datapath.events;
+  if (is_inherited(ctx)) return -ECHILD;
+  begin_taking(&ctx->datapath);
+  const uint32_t most = mrc_min_u32((uint32_t)n, mrc_spsc_used(ring));
+  uint32_t taken = 0;
+  while (taken < most) {
+    const struct mrc_event *event = mrc_spsc_at(ring, taken);
+    if (event->type != MRC_EVENT_WC || event->wc.status != MRC_WC_SUCCESS) break;
+    if (event->wc.opcode == MRC_WC_RECV_IMM) break;
+    wr_ids[taken++] = event->wc.wr_id;
+  }
+  mrc_spsc_drop(ring, taken);
+  end_taking(ctx);
   return (int)taken;
 }
 

@@ -170,8 +170,8 @@ class AgentListener(Listener):
         if end is None:
             raise ConnectError(f"QP {qpn:#x} is not connected here")
         end.parameters.admit(message)
-        if channel.remote != end.peer_address:
-            raise ConnectError(f"QP {qpn:#x} is connected with {end.peer_address}")
+        if channel.remote != end.peer.address:
+            raise ConnectError(f"QP {qpn:#x} is connected with {end.peer.address}")
         await channel.send(RESUME, **end.parameters.private)
         end.rejoin(channel)
         return end
@@ -282,7 +282,7 @@ class Agent(Context):
         return local.ev_profiles.find(evs), local.cc_profiles.find(cc)
 
     async def __aenter__(self) -> Self:
-        await super().__aenter__()
+        await self._open()
         local = self._opened()
         self.rdma_cm = RdmaCm(self)
         self.requests = Requests(local, self._connected)
@@ -326,7 +326,7 @@ class Agent(Context):
         terms = self._terms(None, None, None)
         listener = AgentListener(local, terms, self._adopt, self._observer.viewers())
         listener.agent = self
-        await listener.open(host, self.port)
+        await listener._open(host, self.port)
         self.port = listener.port
         growing = asyncio.get_running_loop().create_task(listener.grow_old())
         try:
@@ -342,8 +342,7 @@ class Agent(Context):
 
         async def until_gone() -> None:
             async with qp:
-                with suppress(StateError):  # it failed here
-                    await qp.until_peer_gone()
+                await qp.until_closed()
 
         task = asyncio.get_running_loop().create_task(until_gone())
         self._probed.add(task)
@@ -391,7 +390,7 @@ class Agent(Context):
                     session.end_all()
                 return
             program.first = first
-            await program.__aenter__()
+            await program._open()
         except (MrcError, OSError) as error:
             if isinstance(error, ConnectionError):
                 connection.close()

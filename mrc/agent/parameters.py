@@ -210,8 +210,8 @@ class QpParameters(Struct, frozen=True):
         ends = {"from": self.qpn, "to": self.dest_qpn}
         return ends | ({} if self.emulated is None else {_EMULATED: to_builtins(self.emulated)})
 
-    def admit(self, private: dict[str, Any]) -> None:
-        """Raises ConnectError for the hello of another QP."""
+    def admit(self, private: dict[str, Any]) -> bool:
+        """True; raises ConnectError for the hello of another QP."""
         if private.get("from") != self.dest_qpn or private.get("to") != self.qpn:
             raise ConnectError(f"QP {self.qpn:#x} belongs to QP {self.dest_qpn:#x}")
         if (emulated_in(private) is None) != (self.emulated is None):
@@ -219,6 +219,7 @@ class QpParameters(Struct, frozen=True):
                 f"QP {self.qpn:#x} and QP {self.dest_qpn:#x}: one program has emulated RC and the"
                 " other has not: start both with mrc run --rc, or neither"
             )
+        return True
 
     def queue(self, config: ContextConfig) -> QueuePair:
         """The QP with its number."""

@@ -185,7 +185,7 @@ class ProgramQP(QP):
         That may have been before the program here was told that the QP is ready.
         """
         self._tell = tell
-        if self._peer_gone.is_set():
+        if self._peer_gone:
             tell(self._peer_reason)
             self._fail_messages()
 
@@ -236,13 +236,13 @@ class ProgramQP(QP):
 
     def _look_again(self) -> None:
         self._joined.clear()
-        if not self._peer_gone.is_set():
+        if not self._peer_gone:
             self.on_hangup()
 
     def _on_gone(self, error: MrcError | None) -> None:
         if not (self._peer_reason or error is None or isinstance(error, PeerGoneError)):
             self._peer_reason = str(error)
-        if not self._peer_gone.is_set() and self._tell is not None:
+        if not self._peer_gone and self._tell is not None:
             # Before its messages fail, so that their errors name the reason.
             self._tell(self._peer_reason)
         super()._on_gone(error)
@@ -257,7 +257,7 @@ class ProgramQP(QP):
 
     async def _until_idle(self) -> None:
         pause = _LOOK_SECONDS
-        while self._queue.state is QpState.RTS and (await self.query()).outstanding:
+        while self._queue.state is QpState.RTS and (await self.info()).outstanding:
             await asyncio.sleep(pause)
             pause = min(2 * pause, _LONGEST_LOOK_SECONDS)
 
@@ -268,7 +268,7 @@ class ProgramQP(QP):
 
     def on_qp_gone(self) -> None:
         """The QP at the peer, or its program, has ended."""
-        if not self._peer_gone.is_set():
+        if not self._peer_gone:
             self._on_gone(self._without_bye())
 
     def rejoin(self, channel: Channel) -> None:
@@ -282,7 +282,7 @@ class ProgramQP(QP):
         self._joined.set()
 
     async def _say_bye(self) -> bool:
-        if not self._peer_gone.is_set():
+        if not self._peer_gone:
             with suppress(TimeoutError):  # then the peer finds out by its own timeouts
                 async with Limit(self._config.timeouts.linger):
                     await self._joined.wait()
@@ -438,7 +438,8 @@ class Connects:
         config = parameters.config(local.config)
         ev_profile, cc_profile = self._agent.profiles(parameters)
         terms = Terms(
-            parameters.private, ev_profile, cc_profile, admit=parameters.admit, check=check,
+            parameters.private, ev_profile, cc_profile, check=check,
+            admit=lambda peer: parameters.admit(peer.private),
             queue=partial(parameters.queue, config), end=partial(ProgramQP, parameters),
             peer=parameters.peer if parameters.messages else None, rejoins=False,
         )  # fmt: skip
@@ -506,7 +507,7 @@ class Connects:
         local, host, port = self._program.address_of(parameters.dest_gid)
         pause = _FIRST_PAUSE_SECONDS
         await asyncio.sleep(patience)
-        while self.ends.get(parameters.qpn) is end and not (end.joined or end.peer_has_gone):
+        while self.ends.get(parameters.qpn) is end and not (end.joined or end.ended):
             try:
                 end.rejoin(await resume(local, host, port, parameters))
             except QpGoneError:

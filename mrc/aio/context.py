@@ -5,15 +5,15 @@ from __future__ import annotations
 
 import asyncio
 import heapq
+import inspect
 import json
 import logging
+import math
 import os
 from collections import Counter
 from collections.abc import (
     Awaitable,
     Callable,
-    Coroutine,
-    Generator,
     Iterable,
     Iterator,
     Mapping,
@@ -23,7 +23,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import replace as replaced
 from functools import partial
 from types import TracebackType
-from typing import Any, Protocol, Self, TypeVar
+from typing import Any, ParamSpec, Protocol, Self, overload
 from weakref import WeakSet
 
 from msgspec.structs import replace
@@ -35,11 +35,13 @@ from mrc.aio.recording import Recorder
 from mrc.config import CcParameters, ContextConfig
 from mrc.connect.connect import Local, Terms
 from mrc.connect.listener import Listener
+from mrc.connect.oob import Peer
+from mrc.connect.parse import host_and_port
 from mrc.connect.profiles import CcProfile, EvProfile
 from mrc.connect.remote_view import RemoteView
 from mrc.engine import engine, native
 from mrc.engine.dispatch import Dispatcher
-from mrc.engine.memory import MR
+from mrc.engine.memory import Region
 from mrc.engine.paths import LocalPort
 from mrc.engine.ports import LocalPorts
 from mrc.enums import Access, CcKind, CommandOp, PlaneShares
@@ -52,57 +54,14 @@ from mrc.errors import (
 from mrc.events import ContextWarning, QpInfo, TraceEntry
 from mrc.fabric.hostconfig import HostConfig
 from mrc.observe.views import Observatory
-from mrc.tasks import cancelled, checked_timeout, within
+from mrc.tasks import Opening, cancelled, checked_timeout, within
 
 logger = logging.getLogger("mrc.establish")
 _log = logging.getLogger("mrc.context")
 
 _MAX_PRIVATE_BYTES = 65536
 _MESSAGES = "mrc.messages.messages"
-T = TypeVar("T")
-Leave = Callable[
-    [T, type[BaseException] | None, BaseException | None, TracebackType | None], Awaitable[None]
-]
-
-
-class Opening(Coroutine[Any, Any, T]):
-    """An object that is being opened: what `Context.connect`, `listen` and `register` return.
-
-    `async with OPENING as thing` closes the object at the end; after `thing = await OPENING` the
-    caller must close it. An Opening is a coroutine, so `asyncio.create_task` accepts it.
-    """
-
-    def __init__(self, work: Coroutine[Any, Any, T], leave: Leave[T]) -> None:
-        self._work = work
-        self._leave = leave
-        self._opened: T
-
-    def __await__(self) -> Generator[Any, None, T]:
-        return self._work.__await__()
-
-    def send(self, value: Any) -> Any:
-        """For the event loop."""
-        return self._work.send(value)
-
-    def throw(self, *error: Any) -> Any:
-        """For the event loop."""
-        return self._work.throw(*error)
-
-    def close(self) -> None:
-        """For the event loop: cancels the opening."""
-        self._work.close()
-
-    async def __aenter__(self) -> T:
-        self._opened = await self._work
-        return self._opened
-
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        await self._leave(self._opened, kind, error, traceback)
+P = ParamSpec("P")
 
 
 class Observer(Protocol):
@@ -127,10 +86,48 @@ class Observer(Protocol):
         """What answers the viewers of a new listener."""
 
 
-class Context:
-    """One datapath with its sockets, listeners, QPs and memory regions. An async context manager.
+class _Open(Protocol[P]):
+    """The type of `open`: its keywords are the fields of ContextConfig."""
 
-    The end of `async with` closes the listeners, then the QPs, then releases the memory regions.
+    @overload
+    def __call__(self, config: ContextConfig | None = None, /) -> Opening[Context]: ...
+    @overload
+    def __call__(
+        self, config: ContextConfig | None, /, *args: P.args, **fields: P.kwargs
+    ) -> Opening[Context]: ...
+    @overload
+    def __call__(self, *args: P.args, **fields: P.kwargs) -> Opening[Context]: ...
+
+
+def _taking(fields: Callable[P, ContextConfig]) -> Callable[[Callable[..., Any]], _Open[P]]:
+    """Gives `open` the signature that it has."""
+
+    def signed(function: Callable[..., Any]) -> _Open[P]:
+        (config, _) = inspect.signature(function).parameters.values()
+        own = inspect.signature(fields).parameters.values()
+        named = [each.replace(kind=each.KEYWORD_ONLY) for each in own]
+        signature = inspect.Signature([config, *named], return_annotation="Opening[Context]")
+        function.__signature__ = signature  # type: ignore[attr-defined]
+        return function
+
+    return signed
+
+
+@_taking(ContextConfig)
+def open(config: ContextConfig | None = None, /, **fields: Any) -> Opening[Context]:
+    """Opens a Context: `async with mrc.open(interfaces=("eth1", "eth2")) as context`.
+
+    The fields are those of ContextConfig; they replace those of `config`. Raises ConfigError for a
+    wrong one, TypeError for one that does not exist, OSError when a socket cannot be opened.
+    """
+    return Opening(Context(replaced(config or ContextConfig(), **fields))._open())
+
+
+class Context:
+    """One datapath with its sockets, listeners, QPs and memory regions: what `mrc.open` opens.
+
+    Its end closes the listeners, then the QPs, then releases the memory regions. All calls come
+    from the event loop in which it was opened.
     """
 
     def __init__(
@@ -162,9 +159,7 @@ class Context:
         guard = self._opened().guard
         return guard is not None and guard.is_closed
 
-    async def __aenter__(self) -> Self:
-        if self._engines is not None:
-            raise StateError("the Context was already opened: create a new one")
+    async def _open(self) -> Self:
         local = await self._make_local()
         self._peer_memory = local.admission.memory
         """Limits the memory for sessions of peers, by the address of the peer."""
@@ -175,6 +170,9 @@ class Context:
         except BaseException:
             await self.close()
             raise
+        return self
+
+    async def __aenter__(self) -> Self:
         return self
 
     async def _make_local(self) -> Local:
@@ -205,7 +203,7 @@ class Context:
 
     def _all(self) -> _Engines:
         if self._engines is None:
-            raise StateError("the Context is not open: use 'async with'")
+            raise StateError("the Context is not open: use mrc.open")
         self._engines.first.dispatcher.check_open()
         if self._closer is not None:
             raise StateError("the Context is closed")
@@ -287,48 +285,49 @@ class Context:
         """The newest entries of the engines' traces, oldest first."""
         return await self._all().trace(count)
 
-    def record(self, qps: Sequence[QP] | None = None, *, width_ns: int = 1_000_000) -> Recorder:
+    def record(
+        self, qps: Sequence[QP] | None = None, *, width_ns: int = 1_000_000
+    ) -> Opening[Recorder]:
         """Records the payload that arrives for these QPs inside `async with context.record(...)`.
 
         None records all QPs, including QPs connected during the recording, on the planes that have
         ports now. Bins are `width_ns` wide; each time MAX_BINS is exceeded, the width doubles.
-        Entering raises InUseError while another recording runs, StateError when a QP is closed.
+        Raises InUseError while another recording runs, StateError when a QP is closed.
         """
         links = self._opened().links
         planes = range(1, links.highest + 1)
-        return Recorder(list(self._all()), links.most, planes, qps, width_ns)
+        return Opening(Recorder(list(self._all()), links.most, planes, qps, width_ns)._open())
 
     # ---- Memory ---------------------------------------------------------------------------
 
-    def register(self, buffer: Any, *, access: Access = Access.LOCAL_READ) -> Opening[MR]:
-        """Registers a buffer: `async with context.register(buffer) as mr`.
+    def register(self, buffer: Any, *, writable: bool = False) -> Opening[Region]:
+        """Registers a buffer: `async with context.register(buffer) as region`.
 
         The buffer is any object with the buffer protocol, or with `__dlpack__` in CPU memory:
         bytes, a memory map, a NumPy array, a torch tensor. It must be contiguous. Registration pins
-        it: it cannot be resized or closed until the MR is deregistered. This side can always send
-        from it; REMOTE_WRITE also allows the peer to write and requires a writable buffer.
-        The end of `async with` waits until no work request uses the region. If an error ends it, it
-        waits for at most the configured `linger`: then QPs that still use the region fail. If you
-        use `await` in place of `async with`, call `deregister`. Raises ArgumentError, also for
-        objects and pointers in the buffer.
+        it: it cannot be resized or closed until the region is closed. This side can always write
+        from it. `writable`: peers may write into it, which requires a writable buffer; whoever has
+        the region's `handle` may, over any QP of this Context.
+
+        The end of `async with` waits until no write uses the region. If an error ends it, it waits
+        for at most the configured `linger`: then QPs that still use the region fail. Raises
+        ArgumentError, also for objects and pointers in the buffer.
         """
         self._opened()
-        return Opening(self._register(MR.over(buffer, access)), self._give_up)
+        if not isinstance(writable, bool):
+            raise TypeError(f"writable: needs True or False, not {writable!r:.60}")
+        access = Access.REMOTE_WRITE if writable else Access.LOCAL_READ
+        return Opening(self._register(Region._over(buffer, access, self._close_region)))
 
-    async def _register(self, mr: MR) -> MR:
-        await self._all().register(mr)
-        return mr
+    async def _register(self, region: Region) -> Region:
+        await self._all().register(region)
+        return region
 
-    async def _give_up(self, mr: MR, error: type[BaseException] | None, *_: object) -> None:
-        """Deregisters a region at the end of `async with`."""
-        if error is not None and self._engines is not None:
-            await self._engines.end_use(mr, self.config.timeouts.linger)
-        await self.deregister(mr)
-
-    async def deregister(self, mr: MR) -> None:
-        """Waits until no work request uses the region, then ends it and unpins the buffer."""
+    async def _close_region(self, region: Region, error: BaseException | None) -> None:
         if self._engines is not None:
-            await self._engines.deregister(mr)
+            if error is not None:
+                await self._engines.end_use(region, self.config.timeouts.linger)
+            await self._engines.deregister(region)
 
     # ---- Profiles -------------------------------------------------------------------------
 
@@ -409,23 +408,23 @@ class Context:
     def listen(
         self,
         host: str | None = None,
-        port: int = versions.TCP_PORT,
+        port: int | None = None,
         *,
         private: dict[str, Any] | None = None,
-        admit: Callable[[dict[str, Any]], bool | Awaitable[bool | None] | None] | None = None,
-        failed: Callable[[dict[str, Any], MrcError], None] | None = None,
+        admit: Callable[[Peer], bool | Awaitable[bool]] | None = None,
+        failed: Callable[[Peer, MrcError], None] | None = None,
         ev_profile: EvProfile | None = None,
         cc_profile: CcProfile | None = None,
         messages: bool = False,
     ) -> Opening[Listener]:
         """Waits for peers on a TCP port: `async with context.listen() as listener`.
 
-        `host` None listens on every address, port 0 on a free port. The listener sends `private`
-        (JSON) to every peer. It calls `admit`, a function or a coroutine function, with the private
-        data of each peer. To refuse the peer, `admit` raises a ConnectError with the reason, or
-        returns False. When `admit` raises any other error, the listener refuses the peer and logs
-        the error. It calls `failed` with the private data of a peer that cannot connect, and the
-        error.
+        `host` None listens on every address; `port` None on that of "HOST:PORT", else 4791; 0 on a
+        free one. The listener sends `private` (JSON) to every peer. It calls `admit`, a function or
+        a coroutine function, with each peer, which it lets in if the result is True. To refuse the
+        peer with a reason, `admit` raises a ConnectError. When it raises any other error, the
+        listener refuses the peer and logs the error. It calls `failed` with a peer that cannot
+        connect, and the error.
 
         All QPs of the listener use the given profiles, or the default profiles for None. The
         listener refuses peers while a profile is not ONLINE. With `messages` the QPs carry messages
@@ -437,12 +436,12 @@ class Context:
             failed=failed,
             messages=messages,
         )
-        return Opening(self._listen(host, _checked_port(port), terms), Listener.__aexit__)
+        return Opening(self._listen(*_address(host, port), terms))
 
     async def _listen(self, host: str | None, port: int, terms: Terms) -> Listener:
         choose = partial(self._all().choose, messages=terms.messages)
         listener = Listener(self._opened(), terms, self._adopt, self._observer.viewers(), choose)
-        await listener.open(host, port)
+        await listener._open(host, port)
         self._listeners.add(listener)
         self._opened().links.tell()
         return listener
@@ -450,19 +449,20 @@ class Context:
     def connect(
         self,
         host: str,
-        port: int = versions.TCP_PORT,
+        port: int | None = None,
         *,
         private: dict[str, Any] | None = None,
-        timeout: float = 5.0,
+        timeout: float | None = 5.0,
         ev_profile: EvProfile | None = None,
         cc_profile: CcProfile | None = None,
         messages: bool = False,
     ) -> Opening[QP]:
         """Connects a QP to the peer that listens at `host`: `async with context.connect("h1")`.
 
-        `host` is a configured peer, a name or an address. The peer gets `private` (JSON). The
-        profiles must be ONLINE; None selects the default profiles. `timeout` is in seconds; 20 of
-        the peer's round trips are added once it answers. While the peer has no free place for
+        `host` is a configured peer, a name or an address; `port` None is that of "HOST:PORT", else
+        4791. The peer gets `private` (JSON). The profiles must be ONLINE; None selects the default
+        profiles. `timeout` is in seconds (None: no limit); 20 of the peer's round trips are added
+        once it answers. While the peer has no free place for
         another QP, this retries until the timeout. Raises ResolveError, ConnectError
         (ConnectTimeoutError after the timeout, BusyError if the peer had no free place), PathError,
         or StateError if a profile is not ONLINE. With `messages` the QP carries messages and
@@ -471,8 +471,11 @@ class Context:
         terms = replace(self._terms(private, ev_profile, cc_profile), messages=messages)
         terms.ev_profile.check_usable()
         terms.cc_profile.check_usable()
-        work = self._connect(host, _checked_port(port), terms, checked_timeout(timeout))
-        return Opening(work, QP.__aexit__)
+        seconds = math.inf if timeout is None else checked_timeout(timeout)
+        name, number = _address(host, port)
+        if not name:
+            raise ArgumentError(f"host: needs a name or an address, not {host!r}")
+        return Opening(self._connect(name, number, terms, seconds))
 
     async def _connect(self, host: str, port: int, terms: Terms, timeout: float) -> QP:
         with self._all().choose(messages=terms.messages) as local:
@@ -484,8 +487,11 @@ class Context:
         qp._on_end = self._observer.adopt(qp)
         return qp
 
-    def messages(self, space: int = 0) -> mrc.Messages:
-        """Sends and receives with tags over QPs with `messages=True`: use `async with`."""
+    def messages(self, space: int = 0) -> Opening[mrc.Messages]:
+        """Sends and receives with tags over QPs with `messages=True`: `async with
+        context.messages() as messages`. Raises InUseError if this Context has the space open,
+        ArgumentError for a wrong number.
+        """
         local = self._opened()
 
         def qp_of(peer: int) -> QP:
@@ -493,10 +499,8 @@ class Context:
             (found,) = (qp for qp, number in numbers if number == peer and not qp.closed)
             return found
 
-        made: mrc.Messages = products.need(_MESSAGES, "messages").Messages(
-            local.dispatcher, qp_of, space
-        )
-        return made
+        made = products.need(_MESSAGES, "messages").Messages(local.dispatcher, qp_of, space)
+        return Opening(made._open())
 
     def message_functions(self) -> mrc.MessageFunctions:
         """The same as functions in C, for a library of this process that needs no Python between.
@@ -533,10 +537,22 @@ class Context:
         await engines.close()
 
 
-def _checked_port(port: int) -> int:
+def _address(host: str | None, port: int | None) -> tuple[str | None, int]:
+    """Host and TCP port, of which `host` may name both: "h1:4792", "[2001:db8::1]:4792"."""
+    if host is not None and not isinstance(host, str):
+        raise TypeError(f"host: needs a string, not {host!r:.60}")
+    if port is None:
+        if not host:
+            return host, versions.TCP_PORT
+        try:
+            return host_and_port(host)
+        except ValueError as error:
+            raise ArgumentError(f"host: {error}") from None
+    if isinstance(port, bool) or not isinstance(port, int):
+        raise TypeError(f"port: needs a whole number, not {port!r:.60}")
     if not 0 <= port <= 65535:
         raise ArgumentError(f"port: {port} is not within 0..65535")
-    return port
+    return host, port
 
 
 # ---- Engines ------------------------------------------------------------------------------------
@@ -592,39 +608,39 @@ class _Engines:
 
     # ---- Memory ---------------------------------------------------------------------------
 
-    async def register(self, mr: MR) -> None:
+    async def register(self, region: Region) -> None:
         """Registers the region with each engine, under the same key."""
         done: list[Dispatcher] = []
         try:
             for dispatcher in self:
-                await dispatcher.register(mr)
+                await dispatcher.register(region)
                 done.append(dispatcher)
         except BaseException:
             for dispatcher in done:
-                dispatcher.deregister(mr)
+                dispatcher.deregister(region)
             raise
 
-    async def deregister(self, mr: MR) -> None:
+    async def deregister(self, region: Region) -> None:
         """Waits until no work request uses the region, then ends it. Nothing happens when the
         Context is closed or belongs to the parent of a fork.
         """
-        holders = [each for each in self if not each.gone and each.holds(mr)]
+        holders = [each for each in self if not each.gone and each.holds(region)]
         if holders:
-            await holders[0].until_idle(mr)
-            ended = [each.deregister(mr) for each in holders]
+            await holders[0].until_idle(region)
+            ended = [each.deregister(region) for each in holders]
             await asyncio.shield(asyncio.gather(*ended))
 
-    async def end_use(self, mr: MR, seconds: float) -> None:
+    async def end_use(self, region: Region, seconds: float) -> None:
         """Waits these seconds until no work request uses the region. Then QPs that use it fail:
         only the end of its QP ends a work request that the engine has taken.
         """
-        holders = [each for each in self if not each.gone and each.holds(mr)]
+        holders = [each for each in self if not each.gone and each.holds(region)]
         with suppress(TimeoutError):
             async with within(seconds):
                 for each in holders[:1]:
-                    await each.until_idle(mr)
-        if mr.outstanding:
-            using = {qpn for each in holders for qpn in each.users_of(mr)}
+                    await each.until_idle(region)
+        if region._outstanding:
+            using = {qpn for each in holders for qpn in each.users_of(region)}
             for qp in list(self._qps()):
                 if qp.qpn in using:
                     qp._fail(StateError(f"{qp._called}: the memory of a write was deregistered"))

@@ -18,15 +18,16 @@ from typing import TYPE_CHECKING, Any, Self
 from mrc.aio.streams import ItemQueue, Journal, timed
 from mrc.config import ContextConfig
 from mrc.connect.dial import Rejoin
-from mrc.connect.oob import Channel, Hello
+from mrc.connect.oob import Channel, Hello, Peer
 from mrc.connect.pairs import Pairs
 from mrc.connect.profiles import CcProfile, EvProfile
 from mrc.engine.dispatch import Dispatcher
 from mrc.engine.engine import Notice
-from mrc.engine.memory import MR, RemoteMemory
+from mrc.engine.memory import Part, Region, RemoteMemory
 from mrc.engine.paths import PathEv
-from mrc.engine.queue_pair import QueuePair, Write, Writes
-from mrc.enums import EventType, EvState, HeldBy, QpState, Seal, WcOpcode, WcStatus
+from mrc.engine.queue_pair import QueuePair
+from mrc.engine.send_queue import Write
+from mrc.enums import EventType, EvState, HeldBy, QpState, Seal, WcStatus
 from mrc.errors import (
     CompletionError,
     Kind,
@@ -39,7 +40,7 @@ from mrc.errors import (
     reason_of,
 )
 from mrc.events import (
-    Completion,
+    Ended,
     EventsLost,
     EvEvent,
     EvInfo,
@@ -74,11 +75,11 @@ _LONGEST_PAUSE_SECONDS = 60.0  # between two proofs, of a peer that takes nothin
 
 
 class QP:
-    """One QP, ready to send and receive. An async context manager that closes it.
+    """One QP, ready to send and receive: what `connect` and `accept` open.
 
     Any number of writes may be outstanding; writes beyond the depth of the send queue wait for a
-    free place. If a write is cancelled or times out after the engine has taken it, the engine still
-    carries it out.
+    free place, in the order of the calls. If a write is cancelled or times out after the engine has
+    taken it, the engine still carries it out. All calls come from the event loop of the Context.
     """
 
     _rejoin: Rejoin | None = None
@@ -109,9 +110,9 @@ class QP:
         """what carries messages over this QP; None: its user has the immediates"""
         self._path_mtu = 0
         self._window = 0  # PSNs that this end may have in flight
-        self._peer_gone = asyncio.Event()
-        self._over = asyncio.Event()
-        """set when the peer has gone, or this end has begun to close"""
+        self._ended: asyncio.Future[Ended] = asyncio.get_running_loop().create_future()
+        """by which side, and why"""
+        self._peer_gone = False
         self._on_end: Callable[[QpInfo | None], None] | None = None
         """called before the QP is destroyed; the argument is None if its state cannot be read"""
         self._immediates: ItemQueue[Immediate] = ItemQueue(config.queues.max_unread)
@@ -127,7 +128,10 @@ class QP:
         """tries pairs of ports while the QP runs"""
         self._nat_keeper: asyncio.Task[None] | None = None
         self._closer: asyncio.Task[None] | None = None
-        dispatcher.attach(queue.qpn, self)
+        self._sends = queue.sends
+        dispatcher.attach(queue, self)
+        if messages is not None:
+            self._sends.stop(self._refusal)
 
     def __repr__(self) -> str:
         return f"<{self._called}, {self._queue.state.name}>"
@@ -135,7 +139,7 @@ class QP:
     @property
     def _called(self) -> str:
         """In a line of text."""
-        return f"QP {self._queue.qpn:#x} to {self.peer_host}"
+        return f"QP {self._queue.qpn:#x} to {self.peer.host}"
 
     # ---- Properties -----------------------------------------------------------------------
 
@@ -145,19 +149,9 @@ class QP:
         return self._queue.qpn
 
     @property
-    def peer_host(self) -> str:
-        """The peer, for a line of text: what `connect` was called with; at a listener `peer_name`,
-        quoted if it cannot be the name of a host.
-        """
-        return self._channel.called or self._peer.called
-
-    @property
-    def peer_identity(self) -> str:
-        """What the peer has proved: a fingerprint, a SPIFFE name, or how ("code", "secret").
-
-        Empty: nothing, because `ContextConfig.security` is None.
-        """
-        return self._channel.peer_identity
+    def peer(self) -> Peer:
+        """The other side: its host, name and address, what it has proved, its private data."""
+        return Peer._at(self._channel, self._peer.host, self._peer.private)
 
     @property
     def message_peer(self) -> int:
@@ -170,21 +164,6 @@ class QP:
     def seal(self) -> Seal:
         """How the packets of this QP are sealed."""
         return self._queue.seal
-
-    @property
-    def peer_name(self) -> str:
-        """The name of the peer's host, as the peer sent it."""
-        return self._peer.host
-
-    @property
-    def peer_address(self) -> str:
-        """The address of the peer on the TCP connection of the exchange."""
-        return self._channel.remote
-
-    @property
-    def private(self) -> dict[str, Any]:
-        """The private data that the peer passed to its `connect` or `listen`."""
-        return self._peer.private
 
     @property
     def path_mtu(self) -> int:
@@ -212,19 +191,22 @@ class QP:
         return self._cc_profile
 
     @property
-    def peer_has_gone(self) -> bool:
-        """True once the peer has closed the QP, or its process has ended."""
-        return self._peer_gone.is_set()
+    def ended(self) -> Ended | None:
+        """How the QP has ended: None while both sides are there. See `until_closed`."""
+        return self._ended.result() if self._ended.done() else None
 
-    async def until_peer_gone(self) -> None:
-        """Returns when the peer has closed the QP, or its process has ended. Raises StateError when
-        this side closes first.
+    async def until_closed(self) -> Ended:
+        """Returns when either side has closed the QP, its process has ended, or the QP has failed;
+        the result says by which side and the error, if any. Close this side then.
         """
-        if not self._peer_gone.is_set():
+        if not self._ended.done():
             self._dispatcher.check_open()
-            await self._over.wait()
-        if not self._peer_gone.is_set():
-            raise StateError(f"{self._called} is closed")
+        return await asyncio.shield(self._ended)
+
+    def _end_with(self, ended: Ended) -> None:
+        """Only the first end counts."""
+        if not self._ended.done():
+            self._ended.set_result(ended)
 
     @property
     def closed(self) -> bool:
@@ -239,7 +221,7 @@ class QP:
     @property
     def _may_wait(self) -> bool:
         """Whether work requests may be outstanding; only a query has those of messages."""
-        return bool(self._queue.places.taken or self._messages)
+        return bool(self._sends.taken or self._messages)
 
     async def __aenter__(self) -> Self:
         return self
@@ -256,147 +238,83 @@ class QP:
 
     async def write(
         self,
-        mr: MR,
-        remote: RemoteMemory,
+        src: Region | Part | None = None,
+        dst: RemoteMemory | None = None,
         *,
-        length: int | None = None,
-        local_offset: int = 0,
-        remote_offset: int = 0,
+        imm: int | None = None,
         redundant: bool = False,
         timeout: float | None = None,
-    ) -> Completion:
-        """Writes a range of `mr` into the peer's memory; returns when the peer has all of it.
+    ) -> int:
+        """Writes `src` into the peer's memory, from the begin of `dst`; returns its bytes when the
+        peer has all of them: `await qp.write(region[0:64], handle[128:])`.
 
-        `length` is in bytes and defaults to the rest of `mr`. A range above 4 GiB - 1 byte is sent
-        as several messages. Raises CompletionError when the write fails, PeerGoneError when the
-        peer ends before it has answered, TimeoutError after `timeout` seconds. The packets of a
-        `redundant` write, of 64 KiB at most, leave on two planes at once, and the first arrival
-        counts: a lost packet delays it rarely, and it loads the planes twice.
+        With `imm` the peer then gets this 32-bit number, by `immediates`: after the bytes of this
+        and of all earlier writes, and in the order of posting. Without `src` there is only the
+        number. Writes without `imm` may arrive in any order. The packets of a `redundant` write, of
+        64 KiB at most, leave on two planes at once, and the first arrival counts: a lost packet
+        delays it rarely, and it loads the planes twice.
+
+        Raises ArgumentError or TypeError for a wrong argument, CompletionError when the write
+        fails, PeerGoneError when the peer ends before it has answered, StateError when the QP or
+        the region is closed, TimeoutError after `timeout` seconds.
         """
-        return await self._write(
-            Write(mr, remote, None, length, local_offset, remote_offset, redundant), timeout
-        )
-
-    async def write_imm(
-        self,
-        mr: MR | None = None,
-        remote: RemoteMemory | None = None,
-        *,
-        imm: int,
-        length: int | None = None,
-        local_offset: int = 0,
-        remote_offset: int = 0,
-        redundant: bool = False,
-        timeout: float | None = None,
-    ) -> Completion:
-        """As `write`; then the peer gets the 32-bit `imm`, in order. Without `mr`: no bytes."""
-        return await self._write(
-            Write(mr, remote, imm, length, local_offset, remote_offset, redundant), timeout
-        )
+        if timeout is None:
+            return await self._sends.post(src, dst, imm, redundant)
+        async with within(timeout):
+            return await self._sends.post(src, dst, imm, redundant)
 
     def post(
         self,
-        mr: MR | None = None,
-        remote: RemoteMemory | None = None,
+        src: Region | Part | None = None,
+        dst: RemoteMemory | None = None,
         *,
         imm: int | None = None,
-        length: int | None = None,
-        local_offset: int = 0,
-        remote_offset: int = 0,
         redundant: bool = False,
-    ) -> asyncio.Future[Completion]:
-        """Starts a `write`, or with `imm` a `write_imm`, and returns the future of its completion.
-
-        A polled Context sends at once, without another turn of the event loop. Raises
-        QueueFullError when the send queue is full (`write` waits instead), and ArgumentError for
-        more than 4 GiB - 1 byte.
+    ) -> asyncio.Future[int]:
+        """Starts a `write` and returns its future; writes beyond the depth of the send queue wait
+        for their turn. A polled Context sends at once, without another turn of the event loop.
         """
-        return self.post_many(
-            (Write(mr, remote, imm, length, local_offset, remote_offset, redundant),)
-        )
+        return self._sends.post(src, dst, imm, redundant)
 
-    def post_many(self, writes: Iterable[Write]) -> asyncio.Future[Completion]:
-        """Starts a batch of writes and returns the future of their common completion.
+    def post_many(self, writes: Iterable[Write]) -> asyncio.Future[int]:
+        """Starts any number of writes and returns the future of their common completion.
 
-        Its `bytes` is the sum of all writes. Raises QueueFullError when the send queue has too few
-        free places, and ArgumentError when a write is wrong; then it starts none of them. The
-        future raises the error of the first write that fails.
+        Its result is the sum of their bytes. If a write is wrong, this raises its error and starts
+        none of them. The future raises the error of the first write that fails.
         """
-        return self._post(Writes.of(self._queue, self._dispatcher.next_id(), writes))
+        return self._sends.post_many(writes)
 
     def post_scattered(
         self,
-        mr: MR,
-        remote: RemoteMemory,
+        src: Region | Part,
+        dst: RemoteMemory,
         *,
         length: int,
-        local_offsets: Sequence[int],
-        remote_offsets: Sequence[int],
-    ) -> asyncio.Future[Completion]:
-        """As `post_many`, for a write of `length` bytes at each pair of offsets.
+        src_offsets: Sequence[int],
+        dst_offsets: Sequence[int],
+    ) -> asyncio.Future[int]:
+        """As `post_many`, for a write of `length` bytes at each pair of offsets, in bytes from the
+        begin of `src` and `dst`.
 
         It costs a tenth of the time, because Python makes no object for a write.
         """
-        wr_id = self._dispatcher.next_id()
-        return self._post(
-            Writes.scattered(self._queue, wr_id, mr, remote, length, local_offsets, remote_offsets)
-        )
+        return self._sends.post_scattered(src, dst, length, src_offsets, dst_offsets)
 
-    async def _write(self, write: Write, timeout: float | None) -> Completion:
-        if timeout is not None:
-            async with within(timeout):
-                return await self._write(write, None)
-        parts = Writes.in_pieces(self._queue, self._dispatcher.next_id, write)
-        if len(parts) == 1:
-            return await self._post_in_turn(parts[0])
-        done = await asyncio.gather(*map(self._post_in_turn, parts))
-        return done[-1]._replace(bytes=sum(part.size for part in parts))
-
-    async def _post_in_turn(self, writes: Writes) -> Completion:
-        """Waits for a free place in the send queue, posts, and returns the completion."""
-        self._check_may_write()
-        places = self._queue.places
-        if not places.take_free():
-            await places.take()
-            try:
-                self._check_open()
-            except BaseException:
-                places.give()
-                raise
-        return await self._dispatcher.post(writes)
-
-    def _post(self, writes: Writes) -> asyncio.Future[Completion]:
-        """Posts all at once, or raises an error and posts none."""
-        self._check_may_write()
-        places = self._queue.places
-        if not places.take_free(writes.count):
-            raise QueueFullError(
-                f"{self._called}: free places in the send queue: {places.count - places.taken} of"
-                f" {places.count}, needed: {writes.count}: wait for completions"
-            )
-        if writes.count:
-            return self._dispatcher.post(writes)
-        done: asyncio.Future[Completion] = asyncio.get_running_loop().create_future()
-        done.set_result(Completion(writes.wr_id, self.qpn, 0, WcStatus.SUCCESS, WcOpcode.WRITE))
-        return done
-
-    def _check_open(self) -> None:
-        """Raises the reason if the QP cannot send."""
-        self._dispatcher.check_open()
+    def _refusal(self) -> MrcError:
+        """Why the QP takes no writes, as an error to be raised."""
+        try:
+            self._dispatcher.check_open()
+        except StateError as error:
+            return error
         if self._status is not None:
-            raise CompletionError(self._status, f"{self._called} has failed")
+            return CompletionError(self._status, f"{self._called} has failed")
         if self._failure is not None:
-            raise self._failure.anew()
-        if self._closer is not None:
-            raise StateError(f"{self._called} is closed")
-
-    def _check_may_write(self) -> None:
-        """Raises the reason if the QP takes no work requests of its user."""
-        self._check_open()
-        if self._messages is not None:
-            raise StateError(
+            return self._failure.anew()
+        if self._closer is None and self._messages is not None:
+            return StateError(
                 f"{self._called} carries messages and nothing else: send them with Messages"
             )
+        return StateError(f"{self._called} is closed")
 
     # ---- Streams --------------------------------------------------------------------------
 
@@ -425,7 +343,7 @@ class QP:
 
     # ---- State ----------------------------------------------------------------------------
 
-    async def query(self) -> QpInfo:
+    async def info(self) -> QpInfo:
         """A snapshot of the QP and its planes."""
         command, info = self._queue.query()
         await self._dispatcher.call(command, f"QP {self.qpn:#x}: query")
@@ -503,7 +421,7 @@ class QP:
         """The next immediate of the peer."""
         if self._immediates.full:
             # The peer must not be able to fill this host's memory.
-            many = f"{self._config.queues.max_unread} immediates of {self.peer_host} are unread"
+            many = f"{self._config.queues.max_unread} immediates of {self.peer.host} are unread"
             self._immediates.finish(QueueFullError(f"{many}, the most allowed (max_unread)"))
         self._immediates.push(immediate)
 
@@ -542,7 +460,10 @@ class QP:
         self._queue.state = QpState.ERROR
         self._events.push(QpErrorEvent(status))
         self._events.finish()
-        self._immediates.finish(CompletionError(status, self._called))
+        error = CompletionError(status, self._called)
+        self._immediates.finish(error)
+        self._sends.stop(self._refusal)
+        self._end_with(Ended(False, error))
 
     def _fail(self, error: MrcError) -> None:
         """Ends the QP: this side has found out why it cannot go on. Its waiters get the error."""
@@ -551,7 +472,9 @@ class QP:
         logger.info("%s: %s", self._called, error)
         self._failure = error
         self._immediates.finish(error)
-        self._dispatcher.fail_works(self._queue, error)
+        self._end_with(Ended(False, error))
+        self._sends.stop(self._refusal)
+        self._sends.fail(error)
         self._closer = asyncio.get_running_loop().create_task(
             self._end(orderly=False, reason=str(error))
         )
@@ -596,7 +519,7 @@ class QP:
                 async with Limit(self._config.timeouts.linger):
                     await self._until_idle()
             await self._channel.send("bye_ok")
-            await self._on_unanswered(PeerGoneError(f"{self.peer_host} closed the connection"))
+            await self._on_unanswered(PeerGoneError(f"{self.peer.host} closed the connection"))
         elif kind == "bye_ok":
             self._bye_ok.set()
         elif kind == "port" and self._pairs is not None:
@@ -639,9 +562,9 @@ class QP:
 
     def _without_bye(self, reason: str = "") -> PeerGoneError:
         if reason:
-            return PeerGoneError(f"{self.peer_host} ended the connection: {reason}")
+            return PeerGoneError(f"{self.peer.host} ended the connection: {reason}")
         gone = "ended without closing the connection: was the process there stopped?"
-        return PeerGoneError(f"{self.peer_host} {gone}")
+        return PeerGoneError(f"{self.peer.host} {gone}")
 
     async def _until_answered(self, seconds: float) -> None:
         """Waits for the answers to all messages, at most this time.
@@ -656,12 +579,12 @@ class QP:
 
     async def _on_ended(self, error: MrcError) -> None:
         """The peer's QP is no more, but answers that it sent before may be on their way."""
-        seconds = await self._late_seconds() if self._messages or self._queue.places.taken else 0
+        seconds = await self._late_seconds() if self._messages or self._sends.taken else 0
         await self._until_answered(seconds)
         self._on_gone(error)
         with suppress(TimeoutError):
             async with Limit(seconds):
-                await self._queue.places.until_free()
+                await self._sends.until_idle()
         await self._on_unanswered(error)
 
     async def _late_seconds(self) -> float:
@@ -669,7 +592,7 @@ class QP:
         rtts: Iterable[int] = ()
         with suppress(TimeoutError, MrcError):
             async with within(_LATE_SECONDS):
-                rtts = known(plane.rtt_ns for plane in (await self.query()).planes)
+                rtts = known(plane.rtt_ns for plane in (await self.info()).planes)
         return _LATE_SECONDS + 2 * max(rtts, default=0) / 1e9
 
     async def _on_unanswered(self, error: MrcError) -> None:
@@ -677,18 +600,19 @@ class QP:
         if self._closer is not None or self._status is not None:
             return
         self._failure = self._failure or error  # the end of its connection follows a close
-        self._dispatcher.fail_works(self._queue, self._failure)
-        if self._queue.places.taken:
+        self._sends.stop(self._refusal)
+        self._sends.fail(self._failure)
+        if self._sends.taken:
             with suppress(MrcError):
                 await self._dispatcher.call(self._queue.to_error(), f"{self._called}: end")
 
     def _on_gone(self, error: MrcError | None) -> None:
-        if self._peer_gone.is_set():
+        if self._peer_gone:
             return
         self._dispatcher.drain()  # immediates that the peer sent before it ended come first
         self._fail_messages()
-        self._peer_gone.set()
-        self._over.set()
+        self._peer_gone = True
+        self._end_with(Ended(True, error))
         self._immediates.finish(error)
 
     def _fail_messages(self) -> None:
@@ -699,7 +623,7 @@ class QP:
     async def _until_idle(self) -> None:
         if self._messages is not None:
             await self._messages.until_idle()
-        await self._queue.places.until_free()
+        await self._sends.until_idle()
 
     # ---- A smaller MTU on the way -----------------------------------------------------------
     # When a link on the way gets a smaller MTU, small packets still pass, answers and probes too,
@@ -717,7 +641,7 @@ class QP:
                 before, pause = None, _LOOK_SECONDS
                 continue
             try:
-                now = await self.query()
+                now = await self.info()
                 if not now.outstanding:
                     before, pause = None, min(2 * pause, _IDLE_SECONDS)
                     continue
@@ -725,9 +649,9 @@ class QP:
                     before, pause = now, _LOOK_SECONDS
                     continue
                 carried = await self._controller.carried(self.path_mtu)
-                if 0 < carried < _stuck_bytes(before, await self.query()):
+                if 0 < carried < _stuck_bytes(before, await self.info()):
                     line = (
-                        f"packets of {self.path_mtu} bytes no longer reach {self.peer_host}, only"
+                        f"packets of {self.path_mtu} bytes no longer reach {self.peer.host}, only"
                         f" up to {carried}: a link on the way has a smaller MTU now; connect again"
                         " to use it"
                     )
@@ -769,10 +693,11 @@ class QP:
                 reason = reason or self._fault
             work = self._end(orderly=orderly and self._watcher is not None, reason=reason)
             self._closer = asyncio.get_running_loop().create_task(work)
+            self._sends.stop(self._refusal)
         await asyncio.shield(self._closer)
 
     async def _end(self, *, orderly: bool, reason: str) -> None:
-        self._over.set()
+        self._end_with(Ended(False, None))
         self._immediates.finish()
         self._events.finish()
         self._controller.close()
@@ -787,7 +712,7 @@ class QP:
         if self._on_end is not None:
             info = None
             with suppress(MrcError):
-                info = await self.query()
+                info = await self.info()
             self._on_end(info)
         try:
             if self._messages is not None:
@@ -798,7 +723,7 @@ class QP:
             await self._until_idle()
         except StateError as error:
             logger.debug("QP %#x: %s", self.qpn, error)  # the Context ended first
-        self._dispatcher.detach(self.qpn)
+        self._dispatcher.detach(self._queue)
         self._ev_profile.give_back()
         self._cc_profile.give_back()
         if told:
@@ -821,7 +746,7 @@ class QP:
 
     async def _say_gone(self, reason: str) -> bool:
         """Sends the peer why this end is no more; True if it got that. It may have gone before."""
-        if not reason or self._peer_gone.is_set():
+        if not reason or self._peer_gone:
             return False
         return await self._send_gone(reason)
 

@@ -134,7 +134,7 @@ class RecordingMemory:
 
 
 class Recorder:
-    """An async context manager that records arriving payload."""
+    """Records arriving payload, until `stop` or the end of `async with`."""
 
     def __init__(
         self,
@@ -162,21 +162,28 @@ class Recorder:
                 memory = RecordingMemory(own, ports, width_ns)
                 self._parts.append(_EngineRecording(engine, memory, planes))
 
-    async def __aenter__(self) -> Self:
+    async def _open(self) -> Self:
         if any(part.engine.recording is not None for part in self._parts):
             raise InUseError("the Context is already recording: run one recording at a time")
         try:
             for part in self._parts:
                 await part.start()
         except MrcError:
-            await self.__aexit__(None, None, None)
+            await self.close()
             raise
         except asyncio.CancelledError:
             self._stop()
             raise
         return self
 
+    async def __aenter__(self) -> Self:
+        return self
+
     async def __aexit__(self, *exc_info: object) -> None:
+        await self.close()
+
+    async def close(self) -> None:
+        """Ends the recording if it still runs."""
         try:
             await asyncio.shield(self._stop())
         except StateError:

@@ -7,7 +7,7 @@ from collections import deque
 from collections.abc import AsyncIterator, Callable
 from typing import Generic, TypeVar
 
-from mrc.engine.queue_pair import Waiters
+from mrc.engine.send_queue import Waiters
 from mrc.errors import MrcError
 from mrc.tasks import within
 

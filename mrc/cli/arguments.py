@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Arguments of subcommands: their parsers, lines and types: numbers with units, counts, times,
-hosts and ports.
+"""Arguments of subcommands: their parsers, lines and types: numbers with units, counts,
+times.
 """
 
 from __future__ import annotations
@@ -10,10 +10,11 @@ import re
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
-from typing import Any, NamedTuple, NoReturn
+from typing import Any, NoReturn
 
-from mrc import units, versions
+from mrc import units
 from mrc.cli.output import UsageError
+from mrc.connect.parse import host_and_port, port_number
 
 
 class Parser(argparse.ArgumentParser):
@@ -70,26 +71,6 @@ class Parser(argparse.ArgumentParser):
 # ---- HOST, HOST:PORT and [ADDRESS]:PORT ----------------------------------------------------------
 
 
-class Destination(NamedTuple):
-    """A host to connect to, and its TCP port."""
-
-    host: str
-    port: int
-
-    def __str__(self) -> str:
-        """HOST or HOST:PORT, as `host_and_port` takes it."""
-        if self.port == versions.TCP_PORT:
-            return self.host
-        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
-
-
-def port_number(text: str) -> int:
-    """A TCP port from 0 to 65535."""
-    if not (text.isascii() and text.isdigit()) or int(text) > 65535:
-        raise ValueError(f"{text!r} is not a port number (0 to 65535)")
-    return int(text)
-
-
 def listening_address(text: str) -> tuple[str, int]:
     """ADDRESS:PORT, or PORT on 127.0.0.1."""
     address, colon, port = text.rpartition(":")
@@ -100,26 +81,6 @@ def listening_address(text: str) -> tuple[str, int]:
     elif not address or ":" in address:
         raise ValueError(f"{text!r} is not PORT, ADDRESS:PORT or [ADDRESS]:PORT")
     return address, port_number(port)
-
-
-def host_and_port(text: str) -> Destination:
-    """An IPv6 address needs brackets only when a port follows it."""
-    host, colon, port = text, "", ""
-    if text.startswith("["):
-        host, bracket, rest = text[1:].partition("]")
-        before, colon, port = rest.partition(":")
-        if not bracket or before:
-            raise ValueError(f"{text!r} is not [ADDRESS] or [ADDRESS]:PORT")
-    elif text.count(":") == 1:
-        host, colon, port = text.partition(":")
-    if colon and not port:
-        raise ValueError(f"{text!r}: the port after ':' is missing")
-    if not host:
-        raise ValueError(f"{text!r}: the host is missing")
-    number = port_number(port) if port else versions.TCP_PORT
-    if number == 0:
-        raise ValueError(f"{text!r}: port 0 is not a port to connect to")
-    return Destination(host, number)
 
 
 # ---- Types of arguments --------------------------------------------------------------------------

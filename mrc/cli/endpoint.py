@@ -22,11 +22,11 @@ from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 import mrc
 from mrc import limits, versions
-from mrc.cli.arguments import Destination, add, listening_address
+from mrc.cli.arguments import add, listening_address
 from mrc.cli.output import Output, UsageError
 from mrc.connect import proofs
 from mrc.connect.identity import AllowedPeers
-from mrc.connect.parse import shown
+from mrc.connect.parse import Destination, shown
 from mrc.connect.security import Commands, Security
 from mrc.enums import Seal
 from mrc.errors import ConfigError, MrcError, PathError, PeerGoneError

@@ -85,7 +85,7 @@ def settings(ctx: mrc.Context, qp: mrc.QP, *, tcp_port: int) -> Settings:
         Settings,
         *(config.queues, config.retries, config.spraying),
         mrc_version=version_of("mrc-transport"),
-        peer=qp.peer_host,
+        peer=qp.peer.host,
         tcp_port=tcp_port,
         udp_port=ctx.udp_port,
         path_mtu=qp.path_mtu,
@@ -100,7 +100,7 @@ def parameters(ctx: mrc.Context, qp: mrc.QP) -> str:
     """The parameters of a QP in one line, for -v."""
     config = ctx.config
     return (
-        f"QP {qp.qpn:#x} to {qp.peer_host}: planes {', '.join(map(str, qp.planes))}, path MTU"
+        f"QP {qp.qpn:#x} to {qp.peer.host}: planes {', '.join(map(str, qp.planes))}, path MTU"
         f" {qp.path_mtu} B, window {counted(qp.mpr, 'PSN')}, cc {config.cc.name}, shares"
         f" {config.plane_shares.name}, integrity {config.integrity.name}"
     )

@@ -170,7 +170,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 async def _paths(args: argparse.Namespace, out: Output, trusted: dict[str, Any]) -> int:
-    async with mrc.Context(mrc.ContextConfig(**endpoint.endpoint_settings(args), **trusted)) as ctx:
+    async with mrc.open(mrc.ContextConfig(**endpoint.endpoint_settings(args), **trusted)) as ctx:
         if args.watch:
             return _checked(out, await _watch(args, out, ctx))
         async with await _connect(args, out, ctx) as qp:
@@ -178,8 +178,8 @@ async def _paths(args: argparse.Namespace, out: Output, trusted: dict[str, Any])
             if args.why:
                 await _until_tried(out, qp)
             block, result = await _look(args, ctx, qp)
-            if args.measure and qp.peer_has_gone:
-                out.note(f"{qp.peer_host} ended the look before the measurement was over")
+            if args.measure and qp.ended is not None:
+                out.note(f"{qp.peer.host} ended the look before the measurement was over")
         out.text(format_table(block.head, block.rows))
         if result.pairs is not None:
             out.text(f"\n{_pairs_text(result.pairs, ctx)}\n")
@@ -211,7 +211,7 @@ async def _watch(args: argparse.Namespace, out: Output, ctx: mrc.Context) -> Pat
     with nullcontext() if out.as_json else screen() as show:
         while True:
             async with await _connect(args, out, ctx) as qp:
-                while not qp.peer_has_gone:
+                while qp.ended is None:
                     try:
                         block, result = await _look(args, ctx, qp)
                     except PeerGoneError:
@@ -253,9 +253,9 @@ async def _look(args: argparse.Namespace, ctx: mrc.Context, qp: QP) -> tuple[Blo
     found = await _measured(args, qp, evs)
     extra = extra_delays(found, {ev.index: ev.plane for ev in evs})
     quality = {index: replace(each, extra_delay_ns=extra[index]) for index, each in found.items()}
-    info, evs = await qp.query(), await qp.evs()
+    info, evs = await qp.info(), await qp.evs()
     result = Paths(
-        peer=qp.peer_host,
+        peer=qp.peer.host,
         tcp_port=args.host[1],
         udp_port=ctx.udp_port,
         path_mtu_bytes=qp.path_mtu,
@@ -273,9 +273,9 @@ async def _look(args: argparse.Namespace, ctx: mrc.Context, qp: QP) -> tuple[Blo
         missing=ctx.missing,
         unused=ctx.unused if args.why else None,
         pairs=await qp.pairs() if args.why else None,
-        suspects=tuple(suspected_links(evs, found, qp.peer_host)) if args.locate else (),
+        suspects=tuple(suspected_links(evs, found, qp.peer.host)) if args.locate else (),
     )
-    title = f"paths to {qp.peer_host} at {time.strftime('%H:%M:%S')}"
+    title = f"paths to {qp.peer.host} at {time.strftime('%H:%M:%S')}"
     return replace(_block(evs, info.planes, probes, quality), title=title), result
 
 
@@ -284,7 +284,7 @@ async def _until_tried(out: Output, qp: QP) -> None:
     watched = sys.stdout.isatty() and not out.as_json
     with RunningClock() as clock, screen() if watched else nullcontext() as show:
         until = clock.time() + _PAIRS_SECONDS
-        while clock.time() < until and not qp.peer_has_gone:
+        while clock.time() < until and qp.ended is None:
             pairs = await qp.pairs()
             if all(each.state is not PairState.TRYING for each in pairs):
                 break
@@ -354,8 +354,8 @@ async def _probed(qp: QP, seconds: float) -> list[ProbeResult]:
     with RunningClock() as clock:
         until = clock.time() + seconds
         while silent := [probe.index for probe in probes if probe.error == errno.ETIMEDOUT]:
-            if qp.peer_has_gone:
-                raise PeerGoneError(f"{qp.peer_host} ended the look: try again")
+            if qp.ended is not None:
+                raise PeerGoneError(f"{qp.peer.host} ended the look: try again")
             # The last ones show whether the peer ran until the end.
             witnesses = [probe.index for probe in probes if probe.answered][:_WITNESSES]
             asked = silent + witnesses
@@ -462,14 +462,14 @@ async def measure(
     latest: dict[int, Train] = {}
     with RunningClock(lambda stop: _LOOK_SECONDS) as clock:
         deadline = clock.time() + seconds
-        while not latest or (clock.time() < deadline and not qp.peer_has_gone):
+        while not latest or (clock.time() < deadline and qp.ended is None):
             stopped = clock.stopped
             latest = {}
             for start in range(0, len(evs), _EVS_AT_ONCE):
                 some = evs[start : start + _EVS_AT_ONCE]
                 sent = await asyncio.gather(*(_train(qp, each, payload, timeout) for each in some))
                 latest |= zip(some, sent, strict=True)
-            if not qp.peer_has_gone and clock.stopped == stopped:
+            if qp.ended is None and clock.stopped == stopped:
                 rounds.append(latest)
     return {index: quality([each[index] for each in rounds or [latest]]) for index in evs}
 

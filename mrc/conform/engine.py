@@ -20,9 +20,10 @@ from typing import Any, TypeVar
 
 import msgspec
 
+import mrc
 from mrc import limits
 from mrc.aio.context import Context
-from mrc.config import ContextConfig, Queues
+from mrc.config import Queues
 from mrc.conform.adapter import (
     AdapterAnswer,
     AdapterError,
@@ -44,13 +45,12 @@ from mrc.connect.oob import (
 )
 from mrc.engine import paths
 from mrc.engine.engine import Notice
-from mrc.engine.memory import MR, RemoteMemory
+from mrc.engine.memory import Region, RemoteMemory
 from mrc.engine.paths import LocalPort, RemotePort
-from mrc.engine.queue_pair import QueuePair, Writes
-from mrc.engine.queue_pair import Write as Posted
-from mrc.enums import Access, CcKind, EventType, Integrity, PlaneShares, QpState, Reading
+from mrc.engine.queue_pair import QueuePair
+from mrc.enums import CcKind, EventType, Integrity, PlaneShares, QpState, Reading, WcStatus
 from mrc.errors import BusyError, CompletionError, MrcError, ProtocolError
-from mrc.events import Completion, Immediate
+from mrc.events import Immediate
 from mrc.mailbox import WrongServiceError
 from mrc.perf.session import served_memory
 from mrc.tasks import took_cancellation, within
@@ -127,8 +127,8 @@ class EngineDevice:
         self._completions: list[str] = []
         self._remote = RemoteMemory(peer.va, peer.rkey, peer.memory_bytes)
         self._memory = bytearray(ask.memory_bytes)
-        self._target = await self._context.register(self._memory, access=Access.REMOTE_WRITE)
-        self._sources: dict[int, MR] = {}
+        self._target = await self._context.register(self._memory, writable=True)
+        self._sources: dict[int, Region] = {}
         narrow = Reading.S1_A in self._context.config.readings
         sizes = Queues(
             sq_depth=SQ_DEPTH,
@@ -139,7 +139,7 @@ class EngineDevice:
         queue = self._queue = QueuePair.sized(sizes)
         call = self._local.dispatcher.call
         await call(queue.create(), "create QP")
-        self._local.dispatcher.attach(queue.qpn, self)
+        self._local.dispatcher.attach(queue, self)
         await call(queue.to_init(), "QP to INIT")
         ports = self._ports(peer)
         evs = self._evs(ports, peer, NSCC_EVS if ask.nscc else None)
@@ -197,7 +197,7 @@ class EngineDevice:
             qpn=queue.qpn, first_psn=first_psn, path_mtu=PATH_MTU, mpr=queue.mpr,
             max_wimm=queue.max_wimm, udp_port=self._local.dispatcher.engine.udp_port,
             ports=tuple(QpPort(str(port.address.ip), sports[port.plane]) for port in ports),
-            va=self._target.address, rkey=self._target.rkey, memory_bytes=len(self._memory),
+            va=self._target.address, rkey=self._target._key, memory_bytes=len(self._memory),
             dynamic_mpr=True,
         )  # fmt: skip
 
@@ -207,11 +207,12 @@ class EngineDevice:
             return
         queue, self._queue = self._queue, None
         await self._local.dispatcher.call(queue.destroy(), "destroy QP")
-        self._local.dispatcher.detach(queue.qpn)
+        await queue.sends.until_idle()
+        self._local.dispatcher.detach(queue)
         if self._tasks:  # the flushed writes
             await asyncio.wait(self._tasks)
-        for mr in (self._target, *self._sources.values()):
-            await self._context.deregister(mr)
+        for region in (self._target, *self._sources.values()):
+            await region.close()
 
     def _start(self, work: Coroutine[Any, Any, None]) -> None:
         task = asyncio.get_running_loop().create_task(work)
@@ -223,18 +224,14 @@ class EngineDevice:
         if ask.fill not in self._sources:
             filled = bytes([ask.fill]) * max(1, self._remote.length)
             self._sources[ask.fill] = await self._context.register(filled)
-        source = self._sources[ask.fill] if ask.bytes else None
-        remote = self._remote if ask.bytes else None
-        posted = Posted(source, remote, ask.imm, ask.bytes, 0, ask.at if ask.bytes else 0)
-        dispatcher = self._local.dispatcher
-        done: list[asyncio.Future[Completion]] = []
-        for _ in range(ask.count):
-            writes = Writes.of(queue, dispatcher.next_id(), [posted])
-            assert queue.places.take_free(1), "a case posts more writes than the send queue holds"
-            done.append(dispatcher.post(writes))
+        source = self._sources[ask.fill][: ask.bytes] if ask.bytes else None
+        remote = self._remote[ask.at :] if ask.bytes else None
+        done = [queue.sends.post(source, remote, ask.imm, False) for _ in range(ask.count)]
+        assert queue.sends.taken <= SQ_DEPTH, "a case posts more writes than the send queue holds"
         for each in done:
+            status = WcStatus.SUCCESS
             try:
-                status = (await each).status
+                await each
             except CompletionError as error:
                 status = error.status
             if queue is self._queue:
@@ -268,7 +265,7 @@ async def opened(
     addresses: tuple[str, ...], readings: Reading = Reading.OURS
 ) -> AsyncIterator[EngineDevice]:
     """An engine at these addresses, with these readings in place of its own."""
-    async with Context(ContextConfig(interfaces=addresses, readings=readings)) as context:
+    async with mrc.open(interfaces=addresses, readings=readings) as context:
         device = EngineDevice(context)
         try:
             yield device
@@ -385,7 +382,7 @@ class OobDevice:
         if self._first is not None:
             self._first.abort()
         if self._context is not None:
-            await self._context.__aexit__(None, None, None)
+            await self._context.close()
 
     # ---- A QP -----------------------------------------------------------------------------
 
@@ -411,7 +408,7 @@ class OobDevice:
         if not self._has_memory:
             return nothing, RemoteMemory(0, 0, 0)
         if self._context is None:
-            self._context = await Context(ContextConfig(readings=self._readings)).__aenter__()
+            self._context = await mrc.open(readings=self._readings)
         opening = served_memory(
             self._context, self._host, self._port, size, timeout=_PATIENCE_SECONDS
         )

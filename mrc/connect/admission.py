@@ -40,7 +40,7 @@ from mrc.units import counted
 
 if TYPE_CHECKING:
     from mrc.config import Limits
-    from mrc.connect.oob import Channel
+    from mrc.connect.oob import Channel, Peer
 
 logger = logging.getLogger("mrc.admission")
 
@@ -332,7 +332,7 @@ class Visits:
             return None
         return Visit(source, network, now)
 
-    def start(self, visit: Visit, task: asyncio.Task[None]) -> None:
+    def start(self, visit: Visit, task: asyncio.Task[Any]) -> None:
         """The task answers the visit, which has its place until the task ends. It may be cancelled,
         for a newcomer.
         """
@@ -553,24 +553,26 @@ class Claims:
 # ---- What the program decides --------------------------------------------------------------------
 
 
-Admit = Callable[[dict[str, Any]], bool | Awaitable[bool | None] | None]
-"""Refuses a peer by its private data."""
+Admit = Callable[["Peer"], bool | Awaitable[bool]]
+"""Whether a peer may connect."""
 
 
-async def ask_program(admit: Admit, private: dict[str, Any]) -> None:
+async def ask_program(admit: Admit, peer: Peer) -> None:
     """Has the program decide about a peer; raises its MrcError or a ConnectError for a refusal. Any
     other error of the program refuses the peer, too, and is logged.
     """
     try:
-        verdict = admit(private)
+        verdict = admit(peer)
         if isawaitable(verdict):
             verdict = await verdict
+        if not isinstance(verdict, bool):
+            raise TypeError(f"admit: returned {verdict!r:.60}, not True or False")
     except MrcError:
         raise
     except Exception as error:
         logging.getLogger("mrc.establish").exception("a peer is refused, because `admit` failed")
         raise ConnectError(reason_of(error)) from error
-    if verdict is not None and not verdict:
+    if not verdict:
         raise ConnectError("its program does not admit this host")
 
 

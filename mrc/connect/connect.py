@@ -44,6 +44,7 @@ from mrc.connect.oob import (
     Channel,
     CutOffError,
     Hello,
+    Peer,
     check_readings,
     extended,
 )
@@ -193,10 +194,10 @@ class Terms(Struct, frozen=True):
     ev_profile: EvProfile
     cc_profile: CcProfile
     end: Callable[..., QP]  # makes this side's end of the QP
-    admit: Admit | None = None  # refuses by the peer's private data
+    admit: Admit | None = None  # whether a peer may connect
     check: Callable[[str, Collection[IpAddress], str], None] = lambda *_: None
     """refuses by the peer's name, its addresses, and the one that it calls from"""
-    failed: Callable[[dict[str, Any], MrcError], None] | None = None  # a peer that was admitted
+    failed: Callable[[Peer, MrcError], None] | None = None  # a peer that was admitted
     messages: bool = False  # the QP carries messages
     rejoins: bool = True  # a TCP connection that is lost is opened again
     peer: Callable[[Dispatcher], MessagePeer] | None = None  # the same, with a peer that exists
@@ -308,7 +309,7 @@ def _forget(local: Local, queue: QueuePair) -> None:
     """Destroys a QP whose exchange failed, without waiting."""
 
     def on_reply(reply: asyncio.Future[int]) -> None:
-        local.dispatcher.detach(queue.qpn)
+        local.dispatcher.detach(queue)
         if not reply.cancelled():
             reply.exception()  # marks it as retrieved, so that asyncio logs nothing
 
@@ -489,7 +490,7 @@ class _Exchange:
         if not self.ends.has_nat:
             self.local.claims.check(remote, self._sources())
         if terms.admit is not None:
-            await ask_program(terms.admit, peer.private)
+            await ask_program(terms.admit, Peer._at(self.channel, peer.host, peer.private))
         terms.check(peer.host, [port.address.ip for port in peer.attributes.ports], remote)
 
     def _sources(self) -> list[PeerSource]:

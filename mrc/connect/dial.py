@@ -139,7 +139,7 @@ class Rejoins:
         """Gives a new connection to its QP; raises ConnectError if none may have it."""
         message = await channel.expect(REJOIN)
         qp = self._qps.get(str(message.get("token")))
-        if qp is None or qp.closed or channel.peer_identity != qp.peer_identity:
+        if qp is None or qp.closed or channel.peer_identity != qp.peer.identity:
             raise ConnectError("this host has no such QP")
         await channel.send(REJOIN)
         qp._take_channel(channel)

@@ -31,7 +31,7 @@ def unconnected(
     host: str,
     port: int,
     error: OSError | UnicodeError,
-    start: str = "start mrc recv, mrc perf --server or mrc agent there",
+    start: str = "start its program there, such as mrc recv or mrc perf --server",
 ) -> ResolveError | ConnectError:
     """Why there is no TCP connection, and the remedy. `start`: what to do if no program listens."""
     if isinstance(error, UnicodeError):  # an empty or too long part

@@ -30,6 +30,7 @@ from mrc.connect.oob import (
     MESSAGE_TRIPS,
     Channel,
     CutOffError,
+    Peer,
     patience,
 )
 from mrc.connect.tls import TLS
@@ -47,7 +48,7 @@ from mrc.errors import (
     StateError,
     reason_of,
 )
-from mrc.tasks import cancelled, took_cancellation, within
+from mrc.tasks import Opening, cancelled, took_cancellation, within
 from mrc.units import digits
 
 if TYPE_CHECKING:
@@ -86,15 +87,20 @@ class Listener:
         self._exchanges: set[asyncio.Task[None]] = set()
         self._ready: deque[tuple[mrc.QP, Callable[[], None]]] = deque()
         self._changed = asyncio.Condition()
-        self.port = 0
+        self._port = 0
 
-    async def open(self, host: str | None, port: int) -> None:
+    @property
+    def port(self) -> int:
+        """The TCP port that it listens on."""
+        return self._port
+
+    async def _open(self, host: str | None, port: int) -> None:
         """Starts to listen on one address, or on all (None); port 0 selects a free port."""
         if self._local.guard is not None:
             self._local.guard.prepare()
             native.aead_name()
         tcp = _listening_socket(host, port)
-        self.port = tcp.getsockname()[1]
+        self._port = tcp.getsockname()[1]
         self._server = await asyncio.start_server(
             self._on_peer, sock=tcp, limit=FRAME_BYTES, backlog=_BACKLOG
         )
@@ -105,11 +111,15 @@ class Listener:
     async def __aexit__(self, *exc_info: object) -> None:
         await self.close()
 
-    async def accept(self, *, timeout: float | None = None) -> mrc.QP:
-        """Returns the next QP, ready to use; the caller closes it.
+    def accept(self, *, timeout: float | None = None) -> Opening[mrc.QP]:
+        """The next peer's QP: `async with listener.accept() as qp`.
 
-        Raises TimeoutError when no peer connects within `timeout` seconds.
+        Raises TimeoutError when no peer connects within `timeout` seconds, StateError when the
+        listener is closed.
         """
+        return Opening(self._accept(timeout))
+
+    async def _accept(self, timeout: float | None) -> mrc.QP:
         self._local.dispatcher.check_open()
         async with within(timeout), self._changed:
             await self._changed.wait_for(lambda: self._ready or self._server is None)
@@ -236,7 +246,7 @@ class Listener:
         """This side's part of the exchange, from the peer's hello on, which is peeked. None: the
         peer wanted no QP, and has its answer.
         """
-        private = channel.peeked.get("private")
+        name, private = map(channel.peeked.get, ("host", "private"))
         try:
             with self._choose() as local:
                 return await local.establish(channel, self._terms, first=False)
@@ -244,7 +254,7 @@ class Listener:
             raise  # the peer may try again
         except MrcError as error:
             if self._terms.failed is not None and isinstance(private, dict):
-                self._terms.failed(private, error)
+                self._terms.failed(Peer._at(channel, str(name), private), error)
             raise
 
     async def _deliver(self, end: mrc.QP, accept: Callable[[], None]) -> None:

@@ -164,6 +164,31 @@ class Attributes:
     ports: Annotated[tuple[RemotePort, ...], Meta(min_length=1, max_length=limits.MAX_PORTS)]
 
 
+class Peer(Struct, frozen=True, kw_only=True):
+    """The other side of a connection."""
+
+    host: str
+    """For a line of text: what `connect` was called with; at a listener `name`, quoted if it cannot
+    be the name of a host."""
+    name: str
+    """The name of its host, as the peer sent it."""
+    address: str
+    """Its address on the TCP connection of the exchange."""
+    identity: str
+    """What it has proved: a fingerprint, a SPIFFE name, or how ("code", "secret"). Empty: nothing,
+    because `ContextConfig.security` is None."""
+    private: dict[str, Any]
+    """The private data that it passed to its `connect` or `listen`."""
+
+    @staticmethod
+    def _at(channel: Channel, name: str, private: dict[str, Any]) -> Peer:
+        """The one that has sent this in its hello."""
+        return Peer(
+            host=channel.called or called(name), name=name, address=channel.remote,
+            identity=channel.peer_identity, private=private,
+        )  # fmt: skip
+
+
 class Hello(Struct, frozen=True, kw_only=True):
     """The first message of each side. `private` holds the caller's data, `here` and `there` the
     addresses of both ends of the connection as this side sees them: a NAT shows others.

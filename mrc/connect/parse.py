@@ -14,7 +14,9 @@ import math
 import re
 from functools import lru_cache
 from ipaddress import IPv6Address, ip_address
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
+
+from mrc import versions
 
 if TYPE_CHECKING:
     from mrc.fabric.hostconfig import IpAddress
@@ -102,3 +104,46 @@ def _parse_real(digits: str) -> float:
 
 def _refuse(number: str) -> NoReturn:
     raise ValueError(f"{number:.20} is out of range")
+
+
+# ---- HOST, HOST:PORT and [ADDRESS]:PORT ----------------------------------------------------------
+
+
+class Destination(NamedTuple):
+    """A host to connect to, and its TCP port."""
+
+    host: str
+    port: int
+
+    def __str__(self) -> str:
+        """HOST or HOST:PORT, as `host_and_port` takes it."""
+        if self.port == versions.TCP_PORT:
+            return self.host
+        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
+
+
+def port_number(text: str) -> int:
+    """A TCP port from 0 to 65535."""
+    if not (text.isascii() and text.isdigit()) or int(text) > 65535:
+        raise ValueError(f"{text!r} is not a port number (0 to 65535)")
+    return int(text)
+
+
+def host_and_port(text: str) -> Destination:
+    """An IPv6 address needs brackets only when a port follows it."""
+    host, colon, port = text, "", ""
+    if text.startswith("["):
+        host, bracket, rest = text[1:].partition("]")
+        before, colon, port = rest.partition(":")
+        if not bracket or before:
+            raise ValueError(f"{text!r} is not [ADDRESS] or [ADDRESS]:PORT")
+    elif text.count(":") == 1:
+        host, colon, port = text.partition(":")
+    if colon and not port:
+        raise ValueError(f"{text!r}: the port after ':' is missing")
+    if not host:
+        raise ValueError(f"{text!r}: the host is missing")
+    number = port_number(port) if port else versions.TCP_PORT
+    if number == 0:
+        raise ValueError(f"{text!r}: port 0 is not a port to connect to")
+    return Destination(host, number)

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The way of a call to the engine, and of its events back to who waits for them.
 
-1. `call` and `probe` queue a command, `post` queues writes: each with a future, under its cookie.
+1. `call` and `probe` queue a command with a future, under its cookie; `send` those of send queues.
 2. What one turn of the event loop has queued goes to the engine in one call. Only a polled engine
    gets the first command at once, and runs.
 3. The engine's descriptor wakes the event loop, which takes a batch of events.
@@ -23,7 +23,7 @@ import select
 import threading
 from collections import deque
 from concurrent.futures import Future
-from typing import Any, Protocol
+from typing import Protocol
 from weakref import WeakSet
 
 from msgspec import Struct
@@ -36,12 +36,14 @@ from mrc.engine.engine import (
     Notice,
     ProbeReply,
     Reply,
-    mr_deregister,
-    mr_register,
+    Written,
+    region_deregister,
+    region_register,
 )
-from mrc.engine.memory import MR
+from mrc.engine.memory import Region
 from mrc.engine.native import FORKED, POLL_BATCH, SUBMIT_BATCH, Command, Submission, check
-from mrc.engine.queue_pair import QueuePair, Writes
+from mrc.engine.queue_pair import QueuePair
+from mrc.engine.send_queue import SendQueue
 from mrc.enums import WarningKind, WcStatus
 from mrc.errors import CompletionError, MrcError, StateError
 from mrc.events import Completion, ContextWarning, Immediate, ProbeResult
@@ -106,14 +108,16 @@ class Dispatcher:
         self._events_came = False  # when the first command of this turn ran the datapath
         self._turn_due = False
         self._calls: dict[int, _Call] = {}
-        self._writes: dict[int, Writes] = {}
+        self._sends: dict[int, SendQueue] = {}  # by the upper half of their cookies
         self._receivers: dict[int, EventReceiver] = {}
-        self._mrs: dict[int, MR] = {}
+        self._regions: dict[int, Region] = {}
         self.recording: object = None  # the datapath writes there
         self._events: deque[EngineEvent] = deque()
+        self._written: list[int] = []  # cookies, the next one last
         self.messages: MessageReceiver | None = None
         """since a space of messages was opened"""
-        self._closed = False
+        self.closed = False
+        """True when no call is possible any more"""
         self.forked = False
         """True in a child of fork: Context, sockets and event loop belong to the parent"""
         _opened.add(self)
@@ -130,7 +134,7 @@ class Dispatcher:
         """Raises a StateError with the reason if calls are impossible."""
         if self.forked:
             raise StateError(FORKED)
-        if self._closed:
+        if self.closed:
             raise StateError("the Context is closed")
         if self.loop.is_closed():
             raise StateError("the Context is unusable: its event loop has ended: open another one")
@@ -152,26 +156,8 @@ class Dispatcher:
         cookie = self.next_id()
         call.command.answer_to(cookie)
         self._calls[cookie] = call
-        self._send(call.command)
+        self.send(call.command)
         return call
-
-    def post(self, writes: Writes) -> asyncio.Future[Completion]:
-        """Queues writes, which have their places in the send queue; the future gets their
-        completion, which frees the places.
-        """
-        assert not self._closed, "a Context closes its QPs first"
-        done = writes.done = self.loop.create_future()
-        self._writes[writes.wr_id] = writes
-        for mr in writes.mrs:
-            mr.outstanding += 1
-        self._send(writes)
-        return done
-
-    def fail_works(self, queue: QueuePair, error: MrcError) -> None:
-        """Ends the waits for work requests of a QP that will not complete; C flushes them later."""
-        for writes in self._writes.values():
-            if writes.queue is queue and not writes.done.done():
-                writes.done.set_exception(error.anew())
 
     def run_soon(self) -> None:
         """Runs a polled context in this turn: something was queued without a command."""
@@ -181,7 +167,8 @@ class Dispatcher:
 
     # ---- 2. All calls of a turn go to the engine ------------------------------------------
 
-    def _send(self, each: Submission) -> None:
+    def send(self, each: Submission) -> None:
+        """Queues a command."""
         self._outgoing.append(each)
         if not self._flush_due:
             if self.engine.polled:
@@ -204,7 +191,7 @@ class Dispatcher:
             self._rest()
 
     def _submit(self) -> None:
-        while self._outgoing and not self._closed:
+        while self._outgoing and not self.closed:
             n = min(len(self._outgoing), SUBMIT_BATCH)
             taken = self.engine.submit(itertools.islice(self._outgoing, n))
             for _ in range(taken):
@@ -214,13 +201,19 @@ class Dispatcher:
 
     # ---- 3. A batch of events comes -------------------------------------------------------
 
-    def attach(self, qpn: int, receiver: EventReceiver) -> None:
-        """Sends the events of a QP to `receiver` from now on."""
-        self._receivers[qpn] = receiver
+    def attach(self, queue: QueuePair, receiver: EventReceiver) -> None:
+        """Sends the events of a QP to `receiver` from now on, its completions to its writes."""
+        self._receivers[queue.qpn] = receiver
+        self._sends[queue.sends.cookie >> 32] = queue.sends
+        queue.sends.attach(self)
 
-    def detach(self, qpn: int) -> None:
-        """The QP was destroyed: discards its further events and ends its probes."""
+    def detach(self, queue: QueuePair) -> None:
+        """The QP was destroyed and its writes have ended: discards its further events and ends its
+        probes.
+        """
+        qpn = queue.qpn
         self._receivers.pop(qpn, None)
+        self._sends.pop(queue.sends.cookie >> 32, None)
         for cookie, call in list(self._calls.items()):
             if call.probe is not None and call.command.fields["qpn"] == qpn:
                 del self._calls[cookie]
@@ -249,11 +242,16 @@ class Dispatcher:
 
     def _take_batch(self) -> int:
         """Handles a batch of events; returns its size. At POLL_BATCH events there may be more."""
-        if self._closed:
+        if self.closed:
             return 0
+        self._complete_written()
         n = self.engine.poll(self._events)
         while self._events:
             match event := self._events.popleft():
+                case Written(cookies):
+                    cookies.reverse()
+                    self._written = cookies
+                    self._complete_written()
                 case Completion():
                     self._on_completion(event)
                 case ImmediateEvent():
@@ -279,46 +277,38 @@ class Dispatcher:
 
     # ---- 4. An event goes to who waits for it ---------------------------------------------
 
-    def _on_completion(self, completion: Completion) -> None:
-        writes = self._writes.pop(completion.wr_id)
-        self._give_back(writes)
-        if writes.done.done():
-            return
-        if writes.count > 1:
-            completion = completion._replace(bytes=writes.size)
-        if completion.status is WcStatus.SUCCESS:
-            writes.done.set_result(completion)
-        else:
-            what = f"{completion.opcode.name.lower()} of {completion.bytes} bytes"
-            writes.done.set_exception(CompletionError(completion.status, what))
+    def _complete_written(self) -> None:
+        """The writes that have succeeded; after a MemoryError the rest of them."""
+        written, sends = self._written, self._sends
+        while written:
+            cookie = written[-1]
+            sends[cookie >> 32].complete(cookie)
+            written.pop()
 
-    def _give_back(self, writes: Writes) -> None:
-        writes.queue.places.give(writes.count)
-        for mr in writes.mrs:
-            mr.outstanding -= 1
-            if mr.outstanding == 0:
-                for future in mr.waiting:
-                    if not future.done():
-                        future.set_result(None)
-                mr.waiting.clear()
+    def _on_completion(self, completion: Completion) -> None:
+        error = None
+        if completion.status is not WcStatus.SUCCESS:
+            what = f"{completion.opcode.name.lower()} of {completion.bytes} bytes"
+            error = CompletionError(completion.status, what)
+        self._sends[completion.wr_id >> 32].complete(completion.wr_id, error)
 
     def _on_reply(self, reply: Reply) -> None:
-        future: Any  # of a number, or of a completion
-        if (writes := self._writes.pop(reply.cookie, None)) is not None:  # they are refused
-            self._give_back(writes)
-            future, what = writes.done, f"QP {writes.queue.qpn:#x}: post"
-        elif (call := self._calls.get(reply.cookie)) is not None:
-            if reply.result < 0 or call.probe is None:
-                del self._calls[reply.cookie]
-            future, what = call.reply, call.what
-        else:
+        if (sends := self._sends.get(reply.cookie >> 32)) is not None:
+            try:
+                check(reply.result, f"QP {sends.qpn:#x}: post")
+            except (MrcError, OSError) as error:
+                sends.refuse(reply.cookie, error)
+            return
+        if (call := self._calls.get(reply.cookie)) is None:
             return  # a probe of a QP that was destroyed since
-        if future.done():
+        if reply.result < 0 or call.probe is None:
+            del self._calls[reply.cookie]
+        if call.reply.done():
             return
         try:
-            future.set_result(check(reply.result, what))
+            call.reply.set_result(check(reply.result, call.what))
         except (MrcError, OSError) as error:
-            future.set_exception(error)
+            call.reply.set_exception(error)
 
     def _on_warning(self, warning: ContextWarning) -> None:
         # Every socket warns of its own buffer: we log only the first warning of each kind. A small
@@ -334,7 +324,7 @@ class Dispatcher:
 
     def _rest(self) -> None:
         """Lets the event loop sleep, unless the datapath has work."""
-        if not (self._closed or self._turn_due or self.engine.may_sleep()):
+        if not (self.closed or self._turn_due or self.engine.may_sleep()):
             self._turn_later()
 
     def _turn_later(self) -> None:
@@ -352,63 +342,62 @@ class Dispatcher:
 
     # ---- Memory ---------------------------------------------------------------------------
 
-    async def register(self, mr: MR) -> None:
+    async def register(self, region: Region) -> None:
         """Registers a region with the engine. Its memory stays alive while the engine may use it,
         even when the caller forgets to close the Context: the event loop holds this object.
         """
-        self._mrs[mr.key] = mr
-        mr.engines += 1
-        reply = self.call(mr_register(mr), f"register {mr.length} bytes")
+        self._regions[region._key] = region
+        region._engines += 1
+        reply = self.call(region_register(region), f"register {region.length} bytes")
         try:
             await asyncio.shield(reply)
         except asyncio.CancelledError:
-            self.deregister(mr)
+            self.deregister(region)
             raise
         except BaseException:
-            self._release(mr)
+            self._release(region)
             raise
 
-    def deregister(self, mr: MR) -> asyncio.Future[int]:
+    def deregister(self, region: Region) -> asyncio.Future[int]:
         """Ends the use of a region that no work request uses."""
 
         def release(ended: asyncio.Future[int]) -> None:
             if not ended.cancelled() and ended.exception() is None:
-                self._release(mr)
+                self._release(region)
 
-        ended = self.call(mr_deregister(mr), "deregister")
+        ended = self.call(region_deregister(region), "deregister")
         ended.add_done_callback(release)
         return ended
 
-    def holds(self, mr: MR) -> bool:
+    def holds(self, region: Region) -> bool:
         """True until the region is deregistered."""
-        return mr.key in self._mrs
+        return self._regions.get(region._key) is region
 
-    def _release(self, mr: MR) -> None:
+    def _release(self, region: Region) -> None:
         """The engine has deregistered it; the last one unpins the memory."""
-        if self._mrs.pop(mr.key, None) is not None:
-            mr.engines -= 1
-            if mr.engines == 0:
-                mr._held.release()
+        if self._regions.pop(region._key, None) is not None:
+            region._engines -= 1
+            if region._engines == 0:
+                region._held.release()
 
-    async def until_idle(self, mr: MR) -> None:
+    async def until_idle(self, region: Region) -> None:
         """Returns when no work request uses the memory region."""
-        while mr.outstanding:
+        while region._outstanding:
             future = self.loop.create_future()
-            mr.waiting.append(future)
+            region._waiting.append(future)
             await future
 
-    def users_of(self, mr: MR) -> set[int]:
+    def users_of(self, region: Region) -> set[int]:
         """The QPNs whose work requests use the memory region."""
-        posted = self._writes.values()
-        return {each.queue.qpn for each in posted if any(used is mr for used in each.mrs)}
+        return {each.qpn for each in self._sends.values() if each.uses(region)}
 
     # ---- End ------------------------------------------------------------------------------
 
     async def close(self) -> None:
         """Stops the datapath; pending calls get a StateError."""
-        if self._closed:
+        if self.closed:
             return
-        self._closed = True
+        self.closed = True
         self.loop.remove_reader(self.engine.fd)
         await self._join()
         for call in self._calls.values():
@@ -416,9 +405,9 @@ class Dispatcher:
         self._calls.clear()
         if self.messages is not None:
             self.messages.on_end()
-        assert not self._writes, "a Context closes its QPs first"
-        for mr in list(self._mrs.values()):
-            self._release(mr)
+        assert not any(sends.taken for sends in self._sends.values()), "its QPs close first"
+        for region in list(self._regions.values()):
+            self._release(region)
 
     async def _join(self) -> None:
         """Closes the engine in a thread, because that joins the datapath's. It is no thread of the
@@ -445,14 +434,14 @@ class Dispatcher:
 
     def end(self) -> None:
         """Stops the datapath after the end of the event loop, when no task can wait."""
-        if self._closed:
+        if self.closed:
             return
-        self._closed = True
+        self.closed = True
         self.engine.close()
         self._calls.clear()
-        self._writes.clear()
-        for mr in list(self._mrs.values()):
-            self._release(mr)
+        self._sends.clear()
+        for region in list(self._regions.values()):
+            self._release(region)
 
 
 _opened: WeakSet[Dispatcher] = WeakSet()
@@ -466,7 +455,7 @@ def _abandon_all() -> None:
     asyncio and uvloop use different names.
     """
     for dispatcher in list(_opened):
-        dispatcher.forked = dispatcher._closed = True
+        dispatcher.forked = dispatcher.closed = True
         selector = getattr(dispatcher.loop, "_selector", None)
         uvloops = getattr(dispatcher.loop, "_get_backend_id", None)
         descriptor = uvloops or getattr(selector, "fileno", None)

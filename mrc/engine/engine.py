@@ -13,7 +13,7 @@ from typing import Any, NamedTuple, Protocol
 from msgspec import Struct
 
 from mrc.engine import native
-from mrc.engine.memory import MR
+from mrc.engine.memory import Region
 from mrc.engine.native import (
     FORKED,
     POLL_BATCH,
@@ -73,7 +73,15 @@ class EventLoss(Struct, frozen=True):
     count: int
 
 
-EngineEvent = Reply | Completion | ImmediateEvent | ProbeReply | Notice | EventLoss | ContextWarning
+class Written(NamedTuple):
+    """Writes have succeeded."""
+
+    cookies: list[int]
+
+
+EngineEvent = (
+    Written | Completion | ImmediateEvent | Reply | ProbeReply | Notice | EventLoss | ContextWarning
+)
 
 
 # For speed. Indexed by the enum values, which count from 0: calling the enum class would take
@@ -173,6 +181,8 @@ class Engine:
         self._end = weakref.finalize(self, lib.mrc_ctx_destroy, self._ctx)
         _opened.add(self)
         self._events = StructQueue("mrc_event", POLL_BATCH)
+        self._cookies = ffi.new("uint64_t[]", POLL_BATCH)
+        self._n_written = 0  # cookies that C has handed over, until they have become an event
         self._commands = ffi.new("struct mrc_command[]", SUBMIT_BATCH)
         self.fd = int(lib.mrc_ctx_fd(self._ctx))
         """Descriptor that is readable when `poll` must be called."""
@@ -211,7 +221,17 @@ class Engine:
         """
         if self.polled and self._events.is_empty and self.run() == 0:
             return 0
-        return self._events.take(self._poll, decode, events)
+        written = self._n_written
+        if not written and self._events.is_empty:
+            ctx = self._ctx or self.handle()
+            written = check(lib.mrc_ctx_poll_writes(ctx, self._cookies, POLL_BATCH), "poll")
+        if written:
+            self._n_written = written
+            events.append(Written(ffi.unpack(self._cookies, written)))
+            self._n_written = 0
+            if written == POLL_BATCH:
+                return written
+        return max(written, self._events.take(self._poll, decode, events))
 
     def _poll(self, events: CData, room: int) -> int:
         return check(lib.mrc_ctx_poll(self._ctx or self.handle(), events, room), "poll")
@@ -276,21 +296,21 @@ def _port_fields(port: LocalPort | None) -> dict[str, Any]:
     }
 
 
-def mr_register(mr: MR) -> Command:
+def region_register(region: Region) -> Command:
     """Registers a memory region with the engine."""
     fields = {
         "op": CommandOp.MR_REGISTER,
-        "address": mr.address,
-        "bytes": mr.length,
-        "key": mr.key,
-        "access": int(mr.access),
+        "address": region.address,
+        "bytes": region.length,
+        "key": region._key,
+        "access": int(region._access),
     }
-    return Command(fields, mr._held)
+    return Command(fields, region._held)
 
 
-def mr_deregister(mr: MR) -> Command:
+def region_deregister(region: Region) -> Command:
     """Deregisters a memory region; allowed when no work request uses it."""
-    return Command({"op": CommandOp.MR_DEREGISTER, "key": mr.key}, mr._held)
+    return Command({"op": CommandOp.MR_DEREGISTER, "key": region._key}, region._held)
 
 
 def port_open(number: int, port: LocalPort) -> tuple[Command, CData]:

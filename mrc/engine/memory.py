@@ -12,15 +12,19 @@ from __future__ import annotations
 import ctypes
 import re
 import secrets
-from asyncio import Future
-from typing import Annotated, Any
+import struct
+from asyncio import Future, ensure_future, shield
+from collections.abc import Awaitable, Callable
+from operator import index
+from types import TracebackType
+from typing import Annotated, Any, Self
 
 from msgspec import Meta, Struct, field
 from msgspec.structs import asdict
 
 from mrc.engine.native import ffi
 from mrc.enums import Access
-from mrc.errors import ArgumentError, ProtocolError
+from mrc.errors import ArgumentError, ProtocolError, StateError
 from mrc.typed import take
 
 # ---- Pinned buffers -------------------------------------------------------------------------
@@ -148,7 +152,7 @@ def random_key() -> int:
 
 
 class RemoteMemory(Struct, frozen=True):
-    """A memory region of the peer: address, length and remote key."""
+    """Memory of the peer, or a slice of it: what the peer's `Region.handle` says."""
 
     address: Annotated[int, Meta(ge=0)]
     """Address in the peer's process."""
@@ -156,6 +160,26 @@ class RemoteMemory(Struct, frozen=True):
     """Remote key: permits writes to this memory."""
     length: Annotated[int, Meta(ge=0)]
     """Size in bytes."""
+
+    def __getitem__(self, at: slice) -> RemoteMemory:
+        """`handle[begin:end]`, in bytes: that part of it. Raises ArgumentError outside."""
+        begin, length = _within(at, self.length, "memory of the peer")
+        return RemoteMemory(self.address + begin, self.rkey, length)
+
+    def __repr__(self) -> str:
+        return f"<RemoteMemory of {self.length} bytes>"  # without its key
+
+    def __bytes__(self) -> bytes:
+        """20 bytes for the peer, the inverse of `from_bytes`."""
+        return _HANDLE.pack(self.address, self.rkey, self.length)
+
+    @classmethod
+    def from_bytes(cls, value: bytes) -> RemoteMemory:
+        """The inverse of `bytes(handle)`; raises ProtocolError."""
+        try:
+            return cls(*_HANDLE.unpack(value))
+        except (TypeError, struct.error) as error:
+            raise ProtocolError(f"the peer sent a wrong memory description: {error}") from None
 
     def to_dict(self) -> dict[str, int]:
         """The keys and values to send to the peer, for example as private data."""
@@ -172,41 +196,94 @@ class RemoteMemory(Struct, frozen=True):
             raise ProtocolError(f"the peer sent a wrong memory description: {error}") from None
         return memory
 
-    def range(self, offset: int, length: int) -> int:
-        """Returns the address of a range; raises ArgumentError if it is not inside the memory."""
-        if offset < 0 or length < 0 or offset + length > self.length:
-            raise ArgumentError(
-                f"remote_offset: [{offset}, {offset + length}) is not inside the "
-                f"{self.length} bytes of the peer's memory"
-            )
-        return self.address + offset
+
+class Part(Struct, frozen=True):
+    """A slice of a Region, as the source of a write."""
+
+    region: Region
+    """The memory that it is part of."""
+    address: int
+    """Where it begins in this process."""
+    length: int
+    """Size in bytes."""
+
+    def __getitem__(self, at: slice) -> Part:
+        """A slice of the slice, in bytes. Raises ArgumentError outside."""
+        begin, length = _within(at, self.length, "part")
+        return Part(self.region, self.address + begin, length)
+
+    def __repr__(self) -> str:
+        begin = self.address - self.region.address
+        return f"<{self.region!r}[{begin}:{begin + self.length}]>"
 
 
-class MR(Struct):
-    """A registered memory region. This side can send from it; REMOTE_WRITE lets the peer write."""
+class Region(Struct, eq=False):
+    """Registered memory: this side writes from it, and a writable one is written by peers.
+
+    `region[begin:end]` is a part of it, in bytes. `async with` closes it.
+    """
 
     _held: HeldBuffer
     """The pinned buffer."""
-    access: Access
-    """The allowed uses of the memory."""
-    key: int = field(default_factory=random_key)
+    _access: Access
+    """What the engine allows: LOCAL_READ, and REMOTE_WRITE if it is writable."""
+    _close: Callable[[Region, BaseException | None], Awaitable[None]]
+    """What ends its registration; an error does not wait for ever."""
+    _key: int = field(default_factory=random_key)
     """Random local and remote key."""
-    outstanding: int = 0
+    _outstanding: int = 0
     """Number of work requests that use the memory now."""
-    waiting: list[Future[None]] = field(default_factory=list)
-    """They end when `outstanding` becomes 0."""
-    engines: int = 0
+    _waiting: list[Future[None]] = field(default_factory=list)
+    """They end when `_outstanding` becomes 0."""
+    _ending: Future[None] | None = None
+    """Ends when the region is closed, for all who close it."""
+    _engines: int = 0
     """Number of engines that have registered the region."""
 
     @classmethod
-    def over(cls, buffer: Any, access: Access) -> MR:
+    def _over(
+        cls,
+        buffer: Any,
+        access: Access,
+        close: Callable[[Region, BaseException | None], Awaitable[None]],
+    ) -> Region:
         """Pins `buffer`, which must be writable for REMOTE_WRITE."""
-        writable = Access.REMOTE_WRITE in access
-        held = HeldBuffer.hold(buffer, writable=writable)
+        held = HeldBuffer.hold(buffer, writable=Access.REMOTE_WRITE in access)
         if held.length == 0:
             held.release()
             raise ArgumentError("buffer: is empty (a write of 0 bytes needs no memory region)")
-        return cls(held, access | Access.LOCAL_READ)
+        return cls(held, access | Access.LOCAL_READ, close)
+
+    def __repr__(self) -> str:
+        kind = "writable " if self.writable else ""
+        return f"<{kind}Region of {self.length} bytes>"  # without its key
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        await self._end(error)
+
+    async def close(self) -> None:
+        """Waits until no write uses the region, then ends it and unpins the buffer."""
+        await self._end(None)
+
+    async def _end(self, error: BaseException | None) -> None:
+        if self._ending is None:
+            self._ending = ensure_future(self._close(self, error))
+        await shield(self._ending)
+
+    def _wake(self) -> None:
+        """`_outstanding` has become 0."""
+        for future in self._waiting:
+            if not future.done():
+                future.set_result(None)
+        self._waiting.clear()
 
     @property
     def address(self) -> int:
@@ -219,20 +296,43 @@ class MR(Struct):
         return self._held.length
 
     @property
-    def rkey(self) -> int:
-        """Remote key. It permits the peer to write if `access` has REMOTE_WRITE."""
-        return self.key
+    def writable(self) -> bool:
+        """Whether peers that have the handle may write."""
+        return Access.REMOTE_WRITE in self._access
 
     @property
-    def remote(self) -> RemoteMemory:
-        """Description of this memory that the peer needs for its writes."""
-        return RemoteMemory(self.address, self.rkey, self.length)
+    def handle(self) -> RemoteMemory:
+        """What the peer needs for its writes: send it, for example as private data.
 
-    def range(self, offset: int, length: int) -> int:
-        """Returns the address of a range; raises ArgumentError if it is not inside the region."""
-        if offset < 0 or length < 0 or offset + length > self._held.length:
-            raise ArgumentError(
-                f"local_offset: [{offset}, {offset + length}) is not inside the "
-                f"{self._held.length} bytes of the memory region"
-            )
-        return self._held.address + offset
+        Raises StateError if the region is not writable.
+        """
+        if not self.writable:
+            raise StateError(f"{self!r} takes no writes: register it with writable=True")
+        return RemoteMemory(self.address, self._key, self.length)
+
+    def __getitem__(self, at: slice) -> Part:
+        """`region[begin:end]`, in bytes: a part to write from. Raises ArgumentError outside."""
+        held = self._held
+        begin, length = _within(at, held.length, "region")
+        return Part(self, held.address + begin, length)
+
+
+_HANDLE = struct.Struct("!QIQ")
+
+
+def _within(at: slice, size: int, what: str) -> tuple[int, int]:
+    """Begin and length of a slice, which must be inside: what is missing would not be written."""
+    try:
+        begin, end = at.start, at.stop
+        if begin is None:
+            begin = 0
+        if end is None:
+            end = size
+        if 0 <= begin <= end <= size and at.step is None:
+            return index(begin), index(end) - begin
+        if at.step is not None:
+            raise ArgumentError(f"{what}: a slice has no step")
+        cause = f"[{begin}:{end}] is not inside its {size} bytes (a negative index counts nothing)"
+    except (AttributeError, TypeError):
+        raise TypeError(f"{what}: needs a slice of bytes, such as [0:64], not {at!r:.60}") from None
+    raise ArgumentError(f"{what}: {cause}")

@@ -13,16 +13,16 @@ def main() -> None:
     """Runs both ends."""
     inbox = bytearray(64)
     with (
-        blocking.Context(LOOPBACK) as there,
-        there.register(inbox, access=mrc.Access.REMOTE_WRITE) as region,
-        there.listen("127.0.0.1", 0, private=region.remote.to_dict()) as listener,
-        blocking.Context(LOOPBACK) as here,
+        blocking.open(LOOPBACK) as there,
+        there.register(inbox, writable=True) as region,
+        there.listen("127.0.0.1", 0, private=region.handle.to_dict()) as listener,
+        blocking.open(LOOPBACK) as here,
         here.register(b"hello without asyncio") as message,
         here.connect("127.0.0.1", listener.port) as qp,
         listener.accept(timeout=5) as peer,
     ):
-        qp.write(message, mrc.RemoteMemory.from_dict(qp.private))
-        qp.write_imm(imm=message.length)
+        qp.write(message, mrc.RemoteMemory.from_dict(qp.peer.private))
+        qp.write(imm=message.length)
         immediate = next(peer.immediates(timeout=5))
         print(inbox[: immediate.imm].decode())
 

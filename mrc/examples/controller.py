@@ -46,13 +46,13 @@ class Controller:
 
     async def run(self, qp: mrc.QP, *, rounds: int | None = None) -> None:
         """Until the peer closes the QP, or for some rounds."""
-        while rounds != 0 and not qp.peer_has_gone:
+        while rounds != 0 and qp.ended is None:
             used = {ev.index: ev for ev in await qp.evs() if ev.state is not mrc.EvState.DENIED}
             for _ in range(PROBES):
                 for probe in await qp.probe_evs(used, timeout=0.1):
                     path = self.lost.setdefault(used[probe.index].path, deque(maxlen=RECENT))
                     path.append(not probe.answered)
-            if not qp.peer_has_gone:
+            if qp.ended is None:
                 await self.judge(list(used.values()))
             rounds = None if rounds is None else rounds - 1
             await asyncio.sleep(1)
@@ -74,7 +74,7 @@ class Controller:
 
 async def control(host: str, *drained: str) -> None:
     """Controls the paths to a host, and drains some."""
-    async with mrc.Context() as here:
+    async with mrc.open() as here:
         controller = Controller(here)
         private = {"service": "paths"}  # such a QP of mrc recv only probes; it ends after a while
         while True:
@@ -87,9 +87,9 @@ async def control(host: str, *drained: str) -> None:
 async def demonstrate() -> None:
     """Runs both ends for two rounds, with two planes over loopback."""
     async with (
-        mrc.Context(TWO_PLANES) as there,
+        mrc.open(TWO_PLANES) as there,
         there.listen("127.0.0.1", 0) as listener,
-        mrc.Context(TWO_PLANES) as here,
+        mrc.open(TWO_PLANES) as here,
     ):
         controller = Controller(here)
         port, profile = listener.port, controller.profile

@@ -14,17 +14,17 @@ async def main() -> None:
     """Runs both ends."""
     inbox = bytearray(64)
     async with (
-        mrc.Context(LOOPBACK) as there,
-        there.register(inbox, access=mrc.Access.REMOTE_WRITE) as region,
-        there.listen("127.0.0.1", 0, private=region.remote.to_dict()) as listener,
-        mrc.Context(LOOPBACK) as here,
+        mrc.open(LOOPBACK) as there,
+        there.register(inbox, writable=True) as region,
+        there.listen("127.0.0.1", 0, private=region.handle.to_dict()) as listener,
+        mrc.open(LOOPBACK) as here,
         here.register(b"hello over MRC") as message,
         here.connect("127.0.0.1", listener.port) as qp,
-        await listener.accept() as peer,
+        listener.accept() as peer,
     ):
-        remote = mrc.RemoteMemory.from_dict(qp.private)
+        remote = mrc.RemoteMemory.from_dict(qp.peer.private)
         await qp.write(message, remote)  # returns when the peer has all bytes
-        await qp.write_imm(imm=message.length)  # notifies the peer, with a 32-bit number
+        await qp.write(imm=message.length)  # notifies the peer, with a 32-bit number
         immediate = await anext(peer.immediates())
         print(inbox[: immediate.imm].decode())
 

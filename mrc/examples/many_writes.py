@@ -18,20 +18,20 @@ async def main() -> None:
     """Runs both ends; two batches are outstanding at any time."""
     data, inbox = bytes(range(256)) * (PIECE * PIECES // 256), bytearray(PIECE * PIECES)
     async with (
-        mrc.Context(LOOPBACK) as there,
-        there.register(inbox, access=mrc.Access.REMOTE_WRITE) as region,
-        there.listen("127.0.0.1", 0, private=region.remote.to_dict()) as listener,
-        mrc.Context(LOOPBACK) as here,
+        mrc.open(LOOPBACK) as there,
+        there.register(inbox, writable=True) as region,
+        there.listen("127.0.0.1", 0, private=region.handle.to_dict()) as listener,
+        mrc.open(LOOPBACK) as here,
         here.register(data) as source,
         here.connect("127.0.0.1", listener.port) as qp,
     ):
-        remote = mrc.RemoteMemory.from_dict(qp.private)
+        remote = mrc.RemoteMemory.from_dict(qp.peer.private)
         start = time.perf_counter()
         earlier = None
         for first in range(0, PIECES, BATCH):
             places = [PIECE * index for index in range(first, first + BATCH)]
             batch = qp.post_scattered(
-                source, remote, length=PIECE, local_offsets=places, remote_offsets=places
+                source, remote, length=PIECE, src_offsets=places, dst_offsets=places
             )
             if earlier is not None:
                 await earlier

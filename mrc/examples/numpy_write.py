@@ -28,15 +28,15 @@ async def main() -> None:
     source = numpy.random.default_rng(1).standard_normal(ELEMENTS, dtype=numpy.float32)
     target = numpy.zeros_like(source)
     async with (
-        mrc.Context(LOOPBACK) as there,
-        there.register(target, access=mrc.Access.REMOTE_WRITE) as region,
-        there.listen("127.0.0.1", 0, private=region.remote.to_dict()) as listener,
-        mrc.Context(LOOPBACK) as here,
+        mrc.open(LOOPBACK) as there,
+        there.register(target, writable=True) as region,
+        there.listen("127.0.0.1", 0, private=region.handle.to_dict()) as listener,
+        mrc.open(LOOPBACK) as here,
         here.register(source) as array,
         here.connect("127.0.0.1", listener.port) as qp,
     ):
         start = time.perf_counter()
-        await qp.write(array, mrc.RemoteMemory.from_dict(qp.private), timeout=60)
+        await qp.write(array, mrc.RemoteMemory.from_dict(qp.peer.private), timeout=60)
         seconds = time.perf_counter() - start
     print(f"equal: {(source == target).all()}, {source.nbytes * 8 / seconds / 1e9:.2f} Gbit/s")
 

@@ -27,16 +27,16 @@ async def main(there_folder: Path, here_folder: Path) -> None:
     """Runs both ends."""
     inbox = bytearray(64)
     async with (
-        mrc.Context(config(there_folder, allow=fingerprint(here_folder))) as there,
-        there.register(inbox, access=mrc.Access.REMOTE_WRITE) as region,
-        there.listen("127.0.0.1", 0, private=region.remote.to_dict()) as listener,
-        mrc.Context(config(here_folder, peer=fingerprint(there_folder))) as here,
+        mrc.open(config(there_folder, allow=fingerprint(here_folder))) as there,
+        there.register(inbox, writable=True) as region,
+        there.listen("127.0.0.1", 0, private=region.handle.to_dict()) as listener,
+        mrc.open(config(here_folder, peer=fingerprint(there_folder))) as here,
         here.register(b"hello, sealed") as message,
         here.connect("127.0.0.1", listener.port) as qp,
-        await listener.accept() as peer,
+        listener.accept() as peer,
     ):
-        assert peer.peer_identity == fingerprint(here_folder)
-        await qp.write(message, mrc.RemoteMemory.from_dict(qp.private))
+        assert peer.peer.identity == fingerprint(here_folder)
+        await qp.write(message, mrc.RemoteMemory.from_dict(qp.peer.private))
         print(inbox[: message.length].decode(), f"({qp.seal.name})")
 
 

@@ -18,9 +18,9 @@ TWO_PLANES = mrc.ContextConfig(
 async def main() -> None:
     """Runs both ends, with two planes over loopback."""
     async with (
-        mrc.Context(TWO_PLANES) as there,
+        mrc.open(TWO_PLANES) as there,
         there.listen("127.0.0.1", 0) as listener,
-        mrc.Context(TWO_PLANES) as here,
+        mrc.open(TWO_PLANES) as here,
         here.connect("127.0.0.1", listener.port) as qp,
     ):
         for ev in await qp.evs():

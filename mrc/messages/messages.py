@@ -180,7 +180,7 @@ class MessagePeer:
             reply.add_done_callback(lambda done: done.cancelled() or done.exception())
 
 
-class Message(Struct, frozen=True):
+class Message(NamedTuple):
     """A message that was received."""
 
     bytes: int
@@ -199,7 +199,7 @@ class _MessageOperation(Struct):
 class Messages:
     """Sends and receives within one space: messages of different spaces never meet.
 
-    An async context manager; enter it on both sides. Messages from one peer with the same tag are
+    Open it on both sides. Messages from one peer with the same tag are
     received in the order of their sends. A send returns when its buffer may be used again: short
     messages are copied, longer ones written straight into the buffer of their receive. If a wait
     is cancelled, so is the operation, unless its message was matched already.
@@ -213,10 +213,7 @@ class Messages:
         self._messages: MessageDispatcher
         self._operations: dict[int, _MessageOperation] = {}
 
-    async def __aenter__(self) -> Self:
-        """Opens the space; raises InUseError if this Context has it open, ArgumentError for a wrong
-        number.
-        """
+    async def _open(self) -> Self:
         if not 0 <= self._space <= 0xFFFFFFFF:
             raise ArgumentError(f"space: {self._space} does not fit 32 bits")
         ctx = self._dispatcher.engine.handle()
@@ -229,7 +226,13 @@ class Messages:
         self._messages.spaces[self._space] = self
         return self
 
+    async def __aenter__(self) -> Self:
+        return self
+
     async def __aexit__(self, *exc_info: object) -> None:
+        await self.close()
+
+    async def close(self) -> None:
         """Cancels what is outstanding, waits for its end, and closes the space.
 
         If the wait is cancelled, the space closes later by itself.
@@ -239,9 +242,9 @@ class Messages:
         for cookie in self._operations:
             self._cancel(cookie)
         ctx, self._ctx = self._ctx, None
-        await asyncio.shield(asyncio.get_running_loop().create_task(self._close(ctx)))
+        await asyncio.shield(asyncio.get_running_loop().create_task(self._end(ctx)))
 
-    async def _close(self, ctx: CData) -> None:
+    async def _end(self, ctx: CData) -> None:
         waits = [operation.done for operation in self._operations.values()]
         await asyncio.gather(*waits, return_exceptions=True)
         with suppress(StateError):  # the Context ends, and the space with it
@@ -274,7 +277,7 @@ class Messages:
         exact: bool = False,
     ) -> MessageCompletion:  # fmt: skip
         if self._ctx is None:
-            raise StateError("messages: use 'async with'")
+            raise StateError("messages: the space is closed")
         self._dispatcher.check_open()
         if (tag | ignore) >> 64:
             raise ArgumentError("tag, ignore: must be whole numbers from 0 to 2^64 - 1")
@@ -313,7 +316,7 @@ class Messages:
         self._dispatcher.run_soon()
 
     def _error(self, done: MessageCompletion, qp: QP | None) -> MrcError:
-        what = "messages" if qp is None else f"messages with {qp.peer_host}"
+        what = "messages" if qp is None else f"messages with {qp.peer.host}"
         kind, cause = _ERRORS.get(-done.result, (StateError, os.strerror(-done.result)))
         return kind(f"{what}: {cause}")
 

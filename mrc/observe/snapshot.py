@@ -138,12 +138,12 @@ MAX_EVS = 2048  # limit of all QPs together. Both limits keep a snapshot within 
 
 async def snapshot(ctx: Context) -> Snapshot:
     """A snapshot of a Context; raises StateError if the Context is closed."""
-    qps = sorted(ctx.qps, key=lambda qp: (qp.peer_name, qp.qpn))
+    qps = sorted(ctx.qps, key=lambda qp: (qp.peer.name, qp.qpn))
     listed: list[Qp] = []
     n_evs = 0
     for qp in qps[:MAX_QPS]:
         try:
-            info, evs = await qp.query(), await qp.evs()
+            info, evs = await qp.info(), await qp.evs()
         except MrcError:
             continue  # it was closed meanwhile
         n_evs += len(evs)
@@ -186,7 +186,7 @@ def _qp(qp: QP, info: QpInfo, evs: Iterable[EvInfo] | None) -> Qp:
         Qp,
         info,
         id=None,
-        peer=qp.peer_name,
+        peer=qp.peer.name,
         state=info.state.name,
         planes=tuple(like(QpPlane, plane) for plane in info.planes),
         evs=None if evs is None else tuple(like(Ev, ev, state=ev.state.name) for ev in evs),
@@ -256,8 +256,8 @@ class Ledger:
     def add(self, qp: QP) -> None:
         """Begins to count a QP that was connected."""
         if len(self._peers) < MAX_PEERS:
-            self._peers.add(qp.peer_name)
-        self._qps[qp] = qp.peer_name if qp.peer_name in self._peers else OTHERS
+            self._peers.add(qp.peer.name)
+        self._qps[qp] = qp.peer.name if qp.peer.name in self._peers else OTHERS
 
     def retire(self, qp: QP, info: QpInfo | None) -> None:
         """Adds the counts of a QP that ends to its peer's totals; None: its counts are lost."""
@@ -279,6 +279,6 @@ class Ledger:
 
 async def _reading(qp: QP) -> tuple[QP, QpInfo, Sequence[EvInfo]] | None:
     try:
-        return qp, await qp.query(), await qp.evs()
+        return qp, await qp.info(), await qp.evs()
     except MrcError:
         return None

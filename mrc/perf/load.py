@@ -20,8 +20,7 @@ from mrc import limits
 from mrc.aio.context import Context
 from mrc.aio.qp import QP
 from mrc.connect.parse import shown
-from mrc.engine.memory import MR, RemoteMemory
-from mrc.enums import Access
+from mrc.engine.memory import Region, RemoteMemory
 from mrc.errors import ArgumentError, ProtocolError
 from mrc.linux import system
 from mrc.perf.meter import Histogram
@@ -150,8 +149,8 @@ def _check(name: str, value: float, low: float, high: float) -> None:
 class Regions(Struct, frozen=True):
     """The two memory regions of one end of a test."""
 
-    source: MR
-    target: MR
+    source: Region
+    target: Region
 
 
 @asynccontextmanager
@@ -164,10 +163,10 @@ async def regions(ctx: Context, size: int) -> AsyncIterator[Regions]:
         await in_thread(_fill, source, os.urandom(_TILE_BYTES))
         await in_thread(_fill, target, bytes(_TILE_BYTES))
         async with (
-            ctx.register(source, access=Access.LOCAL_READ) as source_mr,
-            ctx.register(target, access=Access.REMOTE_WRITE) as target_mr,
+            ctx.register(source) as source_region,
+            ctx.register(target, writable=True) as target_region,
         ):
-            yield Regions(source_mr, target_mr)
+            yield Regions(source_region, target_region)
 
 
 def _fill(memory: mmap.mmap, tile: bytes) -> None:
@@ -190,7 +189,9 @@ class Tally(Struct):
 class Load:
     """Keeps `plan.depth` writes in flight on every QP until `stop` or `plan.total_bytes`."""
 
-    def __init__(self, qps: Sequence[QP], source: MR, target: RemoteMemory, plan: PerfPlan) -> None:
+    def __init__(
+        self, qps: Sequence[QP], source: Region, target: RemoteMemory, plan: PerfPlan
+    ) -> None:
         self._qps = tuple(qps)
         self._source = source
         self._target = target
@@ -221,14 +222,8 @@ class Load:
                 if self._stopped.is_set():
                     return
             start = time.monotonic_ns()
-            await qp.write(
-                self._source,
-                self._target,
-                length=size,
-                local_offset=offset,
-                remote_offset=offset,
-                redundant=self._plan.redundant,
-            )
+            source, target = self._source[offset : offset + size], self._target[offset:]
+            await qp.write(source, target, redundant=self._plan.redundant)
             self.tally.add(time.monotonic_ns() - start)
 
     def _take(self) -> int | None:
@@ -257,7 +252,7 @@ class Load:
 class PingPong:
     """One WRITE_IMM at a time: the server answers each WRITE_IMM of the client with its own."""
 
-    def __init__(self, qp: QP, source: MR, target: RemoteMemory, plan: PerfPlan) -> None:
+    def __init__(self, qp: QP, source: Region, target: RemoteMemory, plan: PerfPlan) -> None:
         self._qp = qp
         self._source = source
         self._target = target
@@ -295,16 +290,14 @@ class PingPong:
 
     async def _say(self) -> None:
         if self._plan.size:
-            length, twice = self._plan.size, self._plan.redundant
-            await self._qp.write_imm(
-                self._source, self._target, imm=0, length=length, redundant=twice
-            )
+            source, twice = self._source[: self._plan.size], self._plan.redundant
+            await self._qp.write(source, self._target, imm=0, redundant=twice)
         else:
-            await self._qp.write_imm(imm=0)
+            await self._qp.write(imm=0)
 
 
 def load_of(
-    plan: PerfPlan, qps: Sequence[QP], source: MR, target: RemoteMemory, *, writes: bool
+    plan: PerfPlan, qps: Sequence[QP], source: Region, target: RemoteMemory, *, writes: bool
 ) -> Load | PingPong:
     """The load of one end; a Load without QPs if this end does not write."""
     if plan.pattern is Pattern.PING_PONG:

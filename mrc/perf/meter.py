@@ -137,7 +137,7 @@ class Meter:
             while True:
                 await asyncio.sleep(_SAMPLE_SECONDS)
                 for qp in itertools.islice(turn, min(_SAMPLED_QPS, len(self._qps))):
-                    self._waits[(await qp.query()).held_by] += 1
+                    self._waits[(await qp.info()).held_by] += 1
 
     def _record(self, qpn: int, event: object) -> None:
         """Records the next event of a QP."""
@@ -164,7 +164,7 @@ class Meter:
             self._lost += 1
 
     async def _read(self) -> MeterReading:
-        infos = await asyncio.gather(*(qp.query() for qp in self._qps))
+        infos = await asyncio.gather(*(qp.info() for qp in self._qps))
         usage = resource.getrusage(resource.RUSAGE_SELF)
         cpu = usage.ru_utime + usage.ru_stime
         waits = self._waits.copy()

@@ -391,7 +391,7 @@ async def measure(
         nonlocal report
         try:
             async with (
-                mrc.Context(config) as ctx,
+                mrc.open(config) as ctx,
                 connect(ctx, host, port, timeout=args.timeout) as client,
             ):
                 endpoint.announce(out, ctx)
@@ -446,7 +446,7 @@ async def serve(args: argparse.Namespace, out: Output, trusted: dict[str, Any]) 
         end = end_of(plan, outcome, receives=plan.server_receives)
         out.result(PerfServed(peer=client, plan=plan_of(plan), server=end))
 
-    async with mrc.Context(config) as ctx:
+    async with mrc.open(config) as ctx:
         server = PerfServer(ctx, on_outcome)
         async with await ctx.listen(port=args.port, private={"service": SERVICE.name}) as listener:
             endpoint.announce(out, ctx)
@@ -469,7 +469,7 @@ async def _serve_all(
         try:
             await server.serve(qp)
         except Exception as error:
-            code = out.session_failed(qp.peer_host, error)
+            code = out.session_failed(qp.peer.host, error)
         if server.is_session(qp) and (one_off or ctx._is_closed):
             exit_code = Exit(code)
             await listener.close()

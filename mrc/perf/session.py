@@ -79,10 +79,10 @@ async def hear(session: MailboxSession, *kinds: str) -> Message:
     message = await session.receive()
     kind = None if isinstance(message, Immediate) else message.get("type")
     if isinstance(message, dict) and kind == "refuse":
-        raise PlanRefusedError(f"{session.qp.peer_host}: {shown(message.get('error'))}")
+        raise PlanRefusedError(f"{session.qp.peer.host}: {shown(message.get('error'))}")
     if isinstance(message, Immediate) or kind not in kinds:
         raise ProtocolError(
-            f"{session.qp.peer_host} sent '{shown(kind, 40)}', not {' or '.join(kinds)}"
+            f"{session.qp.peer.host} sent '{shown(kind, 40)}', not {' or '.join(kinds)}"
         )
     return message
 
@@ -209,7 +209,7 @@ class Client(Struct, frozen=True):
             regions(self.session.ctx, plan.memory_bytes) as memory,
             AsyncExitStack() as stack,
         ):
-            target = memory.target.remote.to_dict()
+            target = memory.target.handle.to_dict()
             await say(self.session, "plan", plan=plan.to_dict(), memory=target)
             ready = await hear(self.session, "ready")
             theirs = RemoteMemory.from_dict(ready.get("memory"))
@@ -397,21 +397,21 @@ class PerfServer:
 
     def is_session(self, qp: QP) -> bool:
         """Whether this QP is a client's session, over which it requests tests."""
-        return qp.private.get("service") == SERVICE.name
+        return qp.peer.private.get("service") == SERVICE.name
 
     async def serve(self, qp: QP) -> None:
         """Serves a QP until the peer closes it; raises the error that ends a session."""
         if self.is_session(qp):
             async with SERVICE.accept(self._ctx, qp) as session:
                 await self._serve_session(session)
-        elif qp.private.get("service") == QP_SERVICE:
+        elif qp.peer.private.get("service") == QP_SERVICE:
             await self._join(qp)
         else:
             await SERVICE.let_look(qp)
 
     async def _join(self, qp: QP) -> None:
         """Adds a QP to the test that its token names, and keeps it until the test ends."""
-        token = qp.private.get("token")
+        token = qp.peer.private.get("token")
         test = self._tests.get(token) if isinstance(token, str) else None
         if test is None or test.complete.is_set():
             await qp.abort("no test waits for this QP")
@@ -431,7 +431,7 @@ class PerfServer:
                 return
             try:
                 plan = PerfPlan.from_dict(message.get("plan"))
-                peer, needed = session.qp.peer_address, 2 * plan.memory_bytes
+                peer, needed = session.qp.peer.address, 2 * plan.memory_bytes
                 with self._ctx._peer_memory.taken(peer, needed):
                     outcome = await self._carry_out(session, plan, message)
             except (MemoryError, OSError) as error:
@@ -443,7 +443,7 @@ class PerfServer:
             except InUseError as error:
                 await say(session, "refuse", error=f"another test has --bins: {error}")
                 continue
-            self._on_outcome(session.qp.peer_host, plan, outcome)
+            self._on_outcome(session.qp.peer.host, plan, outcome)
 
     async def _carry_out(
         self, session: MailboxSession, plan: PerfPlan, message: Message
@@ -472,12 +472,12 @@ class PerfServer:
         token, test = secrets.token_hex(8), ServedTest(plan)
         self._tests[token] = test
         try:
-            await say(session, "ready", token=token, memory=memory.target.remote.to_dict())
+            await say(session, "ready", token=token, memory=memory.target.handle.to_dict())
             async with Limit(CONNECT_SECONDS):
                 await session.watched(test.complete.wait())
             yield test.qps
         except TimeoutError:
-            raise MrcError(f"{session.qp.peer_host} did not connect the QPs of its plan") from None
+            raise MrcError(f"{session.qp.peer.host} did not connect the QPs of its plan") from None
         finally:
             del self._tests[token]
             test.ended.set()
@@ -493,7 +493,7 @@ async def _patience(
             yield
     except TimeoutError:
         late = f"did not send {what} within {digits(seconds + IDLE_SECONDS)} s"
-        raise MrcError(f"{session.qp.peer_host} {late}") from None
+        raise MrcError(f"{session.qp.peer.host} {late}") from None
 
 
 async def _run(

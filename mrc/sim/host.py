@@ -160,19 +160,17 @@ _MANY = 16384
 class MrcLink:
     """A QP, for the writes of one flow."""
 
-    def __init__(self, flow: FlowTask, qp: mrc.QP, memory: mrc.MR) -> None:
+    def __init__(self, flow: FlowTask, qp: mrc.QP, memory: mrc.Region) -> None:
         self._flow, self._qp, self._memory = flow, qp, memory
-        self._remote = mrc.RemoteMemory(**qp.private)
+        self._remote = mrc.RemoteMemory(**qp.peer.private)
 
     async def write(self) -> None:
         length, remote, twice = self._flow.bytes, self._remote, self._flow.redundant
-        if self._flow.notify:
-            await self._qp.write_imm(self._memory, remote, imm=0, length=length, redundant=twice)
-        else:
-            await self._qp.write(self._memory, remote, length=length, redundant=twice)
+        imm = 0 if self._flow.notify else None
+        await self._qp.write(self._memory[:length], remote, imm=imm, redundant=twice)
 
     async def counts(self) -> Counts:
-        info = await self._qp.query()
+        info = await self._qp.info()
         return Counts(
             sent_packets=info.sent_packets,
             retransmitted_packets=info.retransmitted_packets,
@@ -198,18 +196,17 @@ class MrcTransport:
         self._all_here = asyncio.Event()
         self._jobs: list[asyncio.Task[None]] = []
         self._context: mrc.Context
-        self._memory: mrc.MR
+        self._memory: mrc.Region
 
     async def open(self) -> None:
         """Listens."""
-        self._context = await self._stack.enter_async_context(mrc.Context(_config(self._task)))
-        access = mrc.Access.LOCAL_READ | mrc.Access.REMOTE_WRITE
+        self._context = await self._stack.enter_async_context(mrc.open(_config(self._task)))
         # Not zeros: the kernel would have one page for all of them.
         memory = bytearray(b"\1" * self._task.memory_bytes)
-        opening = self._context.register(memory, access=access)
+        opening = self._context.register(memory, writable=True)
         self._memory = await self._stack.enter_async_context(opening)
         listener = await self._stack.enter_async_context(
-            await self._context.listen(port=_MRC_PORT, private=self._memory.remote.to_dict())
+            await self._context.listen(port=_MRC_PORT, private=self._memory.handle.to_dict())
         )
         self._start(self._accept(listener))
 
@@ -220,7 +217,7 @@ class MrcTransport:
         if not self._receives:
             self._all_here.set()
         async for qp in listener:
-            number = qp.private["flow"]
+            number = qp.peer.private["flow"]
             self._in[number] = qp
             if self._receives[number].notify:
                 self._start(self._count(number, qp))
@@ -280,7 +277,7 @@ class MrcTransport:
         """Each flow that ends here: bytes received, and bytes of each plane."""
         found = []
         for number, qp in self._in.items():
-            info = await qp.query()
+            info = await qp.info()
             got = {plane.plane: plane.received_bytes for plane in info.planes}
             planes = [got.get(plane, 0) for plane in range(1, self._task.planes + 1)]
             found.append((number, [info.received_bytes, *planes]))

@@ -23,6 +23,7 @@ from msgspec.structs import replace
 from mrc import mailbox
 from mrc.aio.context import Context
 from mrc.aio.qp import QP
+from mrc.connect.oob import Peer
 from mrc.connect.parse import shown
 from mrc.errors import (
     ArgumentError,
@@ -110,9 +111,9 @@ class Member(Struct, frozen=True):
 
         The peer may have found all paths lost before this process, and so have ended.
         """
-        if self.qp.closed or (await self.qp.query()).timeouts < mailbox.LOST_TIMEOUTS:
+        if self.qp.closed or (await self.qp.info()).timeouts < mailbox.LOST_TIMEOUTS:
             return None
-        return mailbox.paths_lost(self.qp.peer_host)
+        return mailbox.paths_lost(self.qp.peer.host)
 
 
 class Group:
@@ -222,8 +223,9 @@ class Group:
     def _knows(self, private: dict[str, Any]) -> bool:
         return secrets.compare_digest(str(private.get("to")).encode(), self._token.hex().encode())
 
-    def _on_failed(self, private: dict[str, Any], error: MrcError) -> None:
+    def _on_failed(self, peer: Peer, error: MrcError) -> None:
         """Another process cannot connect: this one does not wait for it any longer."""
+        private = peer.private
         token = _token_in(private)
         found = self._members.get(token)
         if not self._knows(private) or found is None or found.done():
@@ -233,11 +235,13 @@ class Group:
         found.set_exception(ConnectError(f"it could not connect to this process: {reason}"))
         found.exception()  # whoever waits has it; otherwise asyncio would log it
 
-    def _admit(self, private: dict[str, Any]) -> None:
+    def _admit(self, peer: Peer) -> bool:
+        private = peer.private
         if not self._knows(private):
             raise ConnectError("this process belongs to another group")
         if private.get("version") != self._private["version"]:
             raise ConnectError("this process has another version: install the same mrc everywhere")
+        return True
 
     async def _connect(self, peer: MemberAddress, found: asyncio.Future[Member]) -> None:
         private = {**self._private, "to": peer.token.hex(), "from": self._token.hex()}
@@ -258,9 +262,9 @@ class Group:
             self._start(self._serve(qp), _HOLDER)
 
     async def _serve(self, qp: QP) -> None:
-        token = _token_in(qp.private)
+        token = _token_in(qp.peer.private)
         if len(token) != TOKEN_BYTES or self._future(token).done():
-            logger.warning("%s sent a wrong token, or connected twice", qp.peer_host)
+            logger.warning("%s sent a wrong token, or connected twice", qp.peer.host)
             await qp.abort("a wrong token, or a second connection")
             return
         async with qp:
@@ -319,7 +323,7 @@ def _token_in(private: dict[str, Any]) -> bytes:
 
 async def _end_of(member: Member, taking: Iterable[asyncio.Task[None]]) -> MemberEnd:
     """Waits until the QP is closed or fails. `taking` receives messages meanwhile."""
-    host = member.qp.peer_host
+    host = member.qp.peer.host
     try:
         async for _ in member.qp.immediates():
             pass

@@ -148,8 +148,7 @@ class GlooTransport:
 
     async def _open(self) -> None:
         config = config_of(os.environ)
-        self._context = mrc.Context(config)
-        await self._context.__aenter__()
+        self._context = await mrc.open(config)
         try:
             check_interfaces(config, self._context.missing)
             self._shim.attach(self._context.message_functions())

@@ -22,8 +22,7 @@ from typing import NamedTuple, Self
 from msgspec import Struct
 
 from mrc.aio.context import Context
-from mrc.engine.memory import MR
-from mrc.enums import Access
+from mrc.engine.memory import Region
 from mrc.linux import system
 from mrc.transfer.limits import CHUNK_BYTES
 from mrc.transfer.messages import FRAME, Holes, seal
@@ -51,15 +50,15 @@ class ReceiveWindow(Struct, frozen=True):
     """The window's memory and its registration."""
 
     memory: mmap.mmap
-    mr: MR
+    region: Region
 
 
 @asynccontextmanager
 async def open_window(ctx: Context, length: int) -> AsyncIterator[ReceiveWindow]:
     """A window of `length` bytes; the peer may write into it until this context ends."""
     with system.anonymous_memory(length) as memory:
-        async with ctx.register(memory, access=Access.REMOTE_WRITE) as mr:
-            yield ReceiveWindow(memory, mr)
+        async with ctx.register(memory, writable=True) as region:
+            yield ReceiveWindow(memory, region)
 
 
 class FeedChunk(NamedTuple):
@@ -77,9 +76,9 @@ class Mapped:
     """
 
     def __init__(
-        self, mr: MR, holes: Holes, prepare: Callable[[int, int], None], ahead_bytes: int
+        self, region: Region, holes: Holes, prepare: Callable[[int, int], None], ahead_bytes: int
     ) -> None:
-        self.mr = mr
+        self.region = region
         self._holes = holes
         self._prepare = prepare  # takes offset and length; runs in a thread
         self._ahead_bytes = ahead_bytes
@@ -98,15 +97,15 @@ class Mapped:
         await self._line.__aexit__(kind, *rest)
 
     def _prepare_ahead(self) -> None:
-        wanted = min(self.mr.length, self._at + self._ahead_bytes)
+        wanted = min(self.region.length, self._at + self._ahead_bytes)
         while self._begun < wanted:
-            step = min(STEP_BYTES, self.mr.length - self._begun)
+            step = min(STEP_BYTES, self.region.length - self._begun)
             self._line.put_and_tell(self._on_prepared, self._prepare, self._begun, step)
             self._begun += step
 
     def _on_prepared(self, error: BaseException | None) -> None:
         if error is None:
-            self._prepared = min(self._prepared + STEP_BYTES, self.mr.length)
+            self._prepared = min(self._prepared + STEP_BYTES, self.region.length)
         elif self._error is None:
             self._error = error
         self._progress.set()
@@ -131,7 +130,7 @@ class Mapped:
 
     async def skip(self, chunks: int) -> None:
         """Goes on behind these chunks, once they are prepared too."""
-        end = min(chunks * CHUNK_BYTES, self.mr.length)
+        end = min(chunks * CHUNK_BYTES, self.region.length)
         while self._at < end:
             await self._prepared_chunk()
 
@@ -144,7 +143,7 @@ class Mapped:
 
     def left_bytes(self) -> int:
         """Bytes that `next` has not returned yet."""
-        return self.mr.length - self._at
+        return self.region.length - self._at
 
 
 class Filled:
@@ -174,8 +173,8 @@ class Filled:
     async def open(self, ctx: Context, held: AsyncExitStack) -> Self:
         """Takes its memory, which `held` releases, and starts to fill it."""
         self._memory = held.enter_context(system.anonymous_memory(FILLED_BYTES))
-        registered = ctx.register(self._memory, access=Access.LOCAL_READ)
-        self.mr: MR = await held.enter_async_context(registered)
+        registered = ctx.register(self._memory)
+        self.region: Region = await held.enter_async_context(registered)
         return self
 
     async def __aenter__(self) -> Self:

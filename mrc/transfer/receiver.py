@@ -129,7 +129,7 @@ async def receive_files(
         while (offer := await _hear_offer(session, limits)) is not None:
             if first and isinstance(offer, (Offer, Pack)):
                 with suppress(ValueError):  # a sender need not announce what it has
-                    quota.check_announced(take(session.qp.private, Announced))
+                    quota.check_announced(take(session.qp.peer.private, Announced))
             first = first and isinstance(offer, FailedFiles)  # --update leaves out what is there
             try:
                 batch = await receiving.take(offer)
@@ -165,7 +165,7 @@ async def receive_files(
 
 async def _open_window(session: TransferSession, most_bytes: int) -> ReceiveWindow:
     """The window of a session: a quarter of the memory left for this peer, up to `most_bytes`."""
-    memory, address = session.ctx._peer_memory, session.qp.peer_address
+    memory, address = session.ctx._peer_memory, session.qp.peer.address
     share = memory.left(address) // 4
     length = max(min(most_bytes, share - share % CHUNK_BYTES), min(most_bytes, CHUNK_BYTES))
     # Released only after the QP: on failure the peer may still be writing.
@@ -185,7 +185,7 @@ async def _hear_offer(session: TransferSession, limits: SenderLimits) -> OfferMe
     if isinstance(message, Bye):
         return None
     if not isinstance(message, (Offer, Pack, FailedFiles, Compare)):
-        raise ProtocolError(f"{session.qp.peer_host} sent data that it has not offered")
+        raise ProtocolError(f"{session.qp.peer.host} sent data that it has not offered")
     return message
 
 
@@ -277,11 +277,11 @@ class _OfferReceiver(Struct):
             names = self.keep_names
             return PackSink(self.tree, self.quota, keep_names=names, resume=offer.resume)
         if offer.bytes is None and offer.holes:
-            raise ProtocolError(f"{self.session.qp.peer_host} offered holes of a stream")
+            raise ProtocolError(f"{self.session.qp.peer.host} offered holes of a stream")
         if offer.bytes is None:
             return StreamSink(self.tree, offer, self.quota)
         if not Holes(offer.holes).are_within(-(-offer.bytes // offer.chunk_bytes)):
-            raise ProtocolError(f"{self.session.qp.peer_host} offered holes outside of the file")
+            raise ProtocolError(f"{self.session.qp.peer.host} offered holes outside of the file")
         return FileSink(self.tree, offer, self.quota)
 
     async def _accept(self, offer: Offer | Pack, sink: AnySink) -> tuple[int, str]:
@@ -290,7 +290,7 @@ class _OfferReceiver(Struct):
         """
         session, window, seconds = self.session, self.window, self.limits.idle_seconds
         if offer.chunk_bytes > len(window.memory):
-            raise ProtocolError(f"{session.qp.peer_host} offered chunks larger than the window")
+            raise ProtocolError(f"{session.qp.peer.host} offered chunks larger than the window")
         file = sink if isinstance(sink, FileSink) and offer.resume else None
         kept, digest = 0, ""
         if file is not None:
@@ -299,7 +299,7 @@ class _OfferReceiver(Struct):
         async with patience(session, seconds):
             rate = int(self.events.rate())
             self.due.begin(rate)
-            remote, token = window.mr.remote, session.joined.token
+            remote, token = window.region.handle, session.joined.token
             await session.say(Accept(remote, token, kept, rate, reading=True))
         begin = await self._begin(kept, digest) if kept else 0
         try:
@@ -318,7 +318,7 @@ class _OfferReceiver(Struct):
         async with patience(session, self.limits.idle_seconds + BEGIN_SECONDS):
             message = await session.hear()
         if not isinstance(message, Mine):
-            raise ProtocolError(f"{session.qp.peer_host} sent an unexpected message before a file")
+            raise ProtocolError(f"{session.qp.peer.host} sent an unexpected message before a file")
         begin = kept if message.digest == digest else 0
         async with patience(session, self.limits.idle_seconds):
             await session.say(Begin(begin))
@@ -425,10 +425,10 @@ class ChunkStore:
         index, slot = chunk_of(immediate.imm, self._next)
         if self._chunks is not None and index >= self._chunks:
             raise ProtocolError(
-                f"{self._session.qp.peer_host} wrote a chunk that it has not offered"
+                f"{self._session.qp.peer.host} wrote a chunk that it has not offered"
             )
         if slot >= self._slots or slot in self._full or index in self._arrived:
-            raise ProtocolError(f"{self._session.qp.peer_host} wrote a chunk without credit for it")
+            raise ProtocolError(f"{self._session.qp.peer.host} wrote a chunk without credit for it")
         self._events.on_data()
         self._came.with_immediates += immediate.bytes
         self._full.add(slot)
@@ -470,7 +470,7 @@ class ChunkStore:
             self._short.clear()
             self._came.counted = (await self._session.query()).received_bytes
             if self._next in self._arrived and not self._came.has(self._next_bytes()):
-                peer = self._session.qp.peer_host
+                peer = self._session.qp.peer.host
                 raise ProtocolError(f"{peer} wrote fewer bytes than its chunks have")
             self._store_next()
 
@@ -528,7 +528,7 @@ class ChunkStore:
                 self._holding = True
                 await self._due.wait(self._came.used)
                 self._holding = False
-                await self._session.qp.write_imm(imm=said)
+                await self._session.qp.write(imm=said)
 
     async def _speak(self) -> None:
         """Tells both ends what cannot be stored. The sender knows the files that it has named."""
@@ -551,7 +551,7 @@ class ChunkStore:
             if isinstance(item, Immediate):
                 self._on_chunk(item)
         if not isinstance(item, OfferDone):
-            peer = self._session.qp.peer_host
+            peer = self._session.qp.peer.host
             raise ProtocolError(f"{peer} sent an unexpected message during a file")
         self._end(item)
         await self._all_stored.wait()
@@ -569,7 +569,7 @@ class ChunkStore:
         if self._chunks is not None:
             wrong = wrong or chunks > self._chunks or (chunks < self._chunks and not done.error)
         if wrong:
-            peer = self._session.qp.peer_host
+            peer = self._session.qp.peer.host
             raise ProtocolError(f"{peer} wrote another number of chunks than it says")
         self._chunks = chunks
         if self._stored == chunks:

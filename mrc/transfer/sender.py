@@ -32,8 +32,7 @@ from msgspec import Struct, field
 
 from mrc.aio.qp import QP
 from mrc.connect.parse import printable, shown
-from mrc.engine.memory import MR
-from mrc.enums import Access
+from mrc.engine.memory import Region
 from mrc.errors import MrcError, ProtocolError
 from mrc.events import Immediate, QpInfo, known
 from mrc.tasks import cancelled
@@ -223,9 +222,9 @@ async def _send_file(offering: OpenOffer, plan: SendPlan, file: FileEntry) -> St
     offer = Offer(name, size, CHUNK_BYTES, sparse, meta.mode, meta.mtime, how.resume, holes.ranges)
     feed: Mapped | None = None
     if size:
-        registered = offering.session.ctx.register(source.map, access=Access.LOCAL_READ)
-        mr = await release.enter_async_context(registered)
-        feed = Mapped(mr, holes, partial(_prepare, source, mr, digests, holes), AHEAD_BYTES)
+        registered = offering.session.ctx.register(source.map)
+        region = await release.enter_async_context(registered)
+        feed = Mapped(region, holes, partial(_prepare, source, region, digests, holes), AHEAD_BYTES)
     # Hashing starts before the offer, so it runs while the receiver prepares.
     async with feed or nullcontext():
         accept = await offering.offer(offer)
@@ -257,7 +256,7 @@ class _Digests(Struct):
 
 
 def _prepare(
-    source: SourceFile, mr: MR, digests: _Digests, holes: Holes, offset: int, length: int
+    source: SourceFile, region: Region, digests: _Digests, holes: Holes, offset: int, length: int
 ) -> None:
     """Populates and hashes a part of the mapping.
 
@@ -266,7 +265,7 @@ def _prepare(
     if holes.left(offset // CHUNK_BYTES):
         digests.whole.update(_ZEROS[:length])
     else:
-        populate_for_reads(mr.address + offset, length)
+        populate_for_reads(region.address + offset, length)
         with memoryview(source.map) as whole:
             digests.whole.update(whole[offset : offset + length])
     digests.after.append(digests.whole.digest())
@@ -276,12 +275,12 @@ async def _begin(offering: OpenOffer, kept: int, feed: Mapped, digests: _Digests
     """Where the chunks begin: behind those that the receiver has kept, if they are ours."""
     session = offering.session
     if kept > -(-feed.left_bytes() // CHUNK_BYTES):
-        raise ProtocolError(f"{session.qp.peer_host} has kept more chunks than there are")
+        raise ProtocolError(f"{session.qp.peer.host} has kept more chunks than there are")
     await session.watched(feed.skip(kept))
     await session.say(Mine(digests.after[kept - 1].hex()))
     begin = (await offering.reply(Begin)).chunk
     if begin not in (0, kept):
-        raise ProtocolError(f"{session.qp.peer_host} goes on with a chunk that it has not kept")
+        raise ProtocolError(f"{session.qp.peer.host} goes on with a chunk that it has not kept")
     if not begin:
         feed.begin_anew()
     return begin
@@ -371,7 +370,7 @@ class OpenOffer:
             with self.how.waiting():
                 reply = await self._hear()
         if not isinstance(reply, kind):
-            peer = self.session.qp.peer_host
+            peer = self.session.qp.peer.host
             raise ProtocolError(f"{peer} answered an offer with an unexpected message")
         return reply
 
@@ -410,7 +409,7 @@ class OpenOffer:
         with self.session.waiting.on("storing"):
             answer = await self._hear()
         if not isinstance(answer, Stored):
-            peer = self.session.qp.peer_host
+            peer = self.session.qp.peer.host
             raise ProtocolError(f"{peer} did not confirm that it stored the file")
 
     async def give_up(self, error: str) -> None:
@@ -444,7 +443,7 @@ class OpenOffer:
         for each in message.files:
             name = local_name(each.name)
             if name not in self._packed:
-                peer = self.session.qp.peer_host
+                peer = self.session.qp.peer.host
                 raise ProtocolError(f"{peer} cannot store a file that it was not sent")
             self.refused.add(name)
             self.how.on_failed(FailedFile(name, each.error, "receiver"))
@@ -452,7 +451,7 @@ class OpenOffer:
 
     def _refusal(self, message: TransferMessage) -> TransferError | ProtocolError:
         """The error for an answer that ends the file before its end."""
-        host = self.session.qp.peer_host
+        host = self.session.qp.peer.host
         if not isinstance(message, Refuse):
             return ProtocolError(f"{host} sent an unexpected message during a file")
         cause = shown(message.error)
@@ -506,7 +505,7 @@ class ChunkWriter:
         self._error: BaseException | None = None
         self._changed = asyncio.Event()  # a write ended, or credit came
         if not self._free:
-            raise ProtocolError(f"{session.qp.peer_host} has a window smaller than a chunk")
+            raise ProtocolError(f"{session.qp.peer.host} has a window smaller than a chunk")
         self._skip_holes()
 
     def _skip_holes(self) -> None:
@@ -634,13 +633,8 @@ class ChunkWriter:
     async def _write_part(
         self, qp: QP, local: int, remote: int, length: int, imm: int | None
     ) -> None:
-        mr, window = self._feed.mr, self._window
-        if imm is None:
-            await qp.write(mr, window, length=length, local_offset=local, remote_offset=remote)
-        else:
-            await qp.write_imm(
-                mr, window, imm=imm, length=length, local_offset=local, remote_offset=remote
-            )
+        source = self._feed.region[local : local + length]
+        await qp.write(source, self._window[remote:], imm=imm)
 
     def _on_written(self, qp: QP, piece: FeedChunk, write: asyncio.Task[Any]) -> None:
         self._writes.discard(write)
@@ -662,7 +656,7 @@ class ChunkWriter:
                 continue
             stored = heard.imm
             if not self.stored < stored <= self.chunks:
-                peer = self._session.qp.peer_host
+                peer = self._session.qp.peer.host
                 raise ProtocolError(f"{peer} sent credit for chunks that were never written")
             self._free_slots(stored - self.stored)
             self.stored = stored
@@ -766,4 +760,4 @@ async def _join(session: TransferSession, token: str) -> None:
     try:
         await session.joined.join(token)
     except (MrcError, OSError) as error:
-        logger.info("cannot connect a further QP to %s: %s", session.qp.peer_host, error)
+        logger.info("cannot connect a further QP to %s: %s", session.qp.peer.host, error)

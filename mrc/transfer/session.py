@@ -32,6 +32,7 @@ from msgspec.structs import replace
 from mrc.aio.context import Context
 from mrc.aio.qp import QP
 from mrc.connect.listener import Listener
+from mrc.connect.oob import Peer
 from mrc.connect.parse import shown
 from mrc.errors import ConnectError, MrcError, PathError, PeerGoneError, ProtocolError, reason_of
 from mrc.events import EvInfo, Immediate, PlaneInfo, QpInfo, known
@@ -82,7 +83,7 @@ class IdleError(TransferError):
     def __init__(self, session: TransferSession, seconds: float) -> None:
         super().__init__(
             f"no progress for {digits(seconds)} s (mrc recv --idle): ended the session with"
-            f" {session.qp.peer_host}"
+            f" {session.qp.peer.host}"
         )
 
 
@@ -180,7 +181,7 @@ class JoinedQps:
         try:
             async for immediate in qp.immediates():
                 if self.on_chunk is None:
-                    raise ProtocolError(f"{qp.peer_host} sent a chunk outside a file")
+                    raise ProtocolError(f"{qp.peer.host} sent a chunk outside a file")
                 self.on_chunk(immediate)
         except MrcError as error:
             if self._error is None:
@@ -207,8 +208,9 @@ class Joins:
             finally:
                 del self._sessions[joined.token]
 
-    def admit(self, private: dict[str, Any]) -> None:
+    def admit(self, peer: Peer) -> bool:
         """For the listener: raises ConnectError to refuse a peer."""
+        private = peer.private
         if private.get("service") == JOIN:
             joined = self._named(private)
             if joined is None:
@@ -217,6 +219,7 @@ class Joins:
                 raise ConnectError(f"the session already has {MAX_QPS} QPs, the limit")
         elif self.refusal and private.get(TRANSFER) not in self.transfers:
             raise ConnectError(self.refusal)
+        return True
 
     def forget(self, transfer: str, task: asyncio.Task[None]) -> None:
         """This session of the transfer has ended."""
@@ -225,7 +228,7 @@ class Joins:
 
     async def take(self, qp: QP) -> None:
         """Adds a QP to the session with its token; aborts the QP if the session has ended."""
-        joined = self._named(qp.private)
+        joined = self._named(qp.peer.private)
         if joined is None:
             await qp.abort("the session has ended")
         else:
@@ -251,12 +254,12 @@ class TransferSession(MailboxSession, frozen=True):
     @property
     def announced_bytes(self) -> int | None:
         """Of all files together, as the sender has said; None: it does not know."""
-        size = self.qp.private.get("bytes")
+        size = self.qp.peer.private.get("bytes")
         return size if type(size) is int and 0 <= size <= MAX_FILE_BYTES else None
 
     async def query(self) -> QpInfo:
         """A snapshot of all QPs together."""
-        return sum_of([await qp.query() for qp in self.qps])
+        return sum_of([await qp.info() for qp in self.qps])
 
     async def evs(self) -> list[EvInfo]:
         """A snapshot of the EVs of all QPs."""
@@ -271,7 +274,7 @@ class TransferSession(MailboxSession, frozen=True):
         try:
             async with within(LAST_WORDS_SECONDS):
                 await self.say(message)
-                await self.qp.until_peer_gone()
+                await self.qp.until_closed()
         except (TimeoutError, MrcError):
             pass
 
@@ -282,7 +285,7 @@ class TransferSession(MailboxSession, frozen=True):
             return item
         message = from_dict(item)
         if isinstance(message, Abort):
-            raise TransferError(f"{self.qp.peer_host} stopped the transfer: {shown(message.error)}")
+            raise TransferError(f"{self.qp.peer.host} stopped the transfer: {shown(message.error)}")
         return message
 
 
@@ -434,13 +437,13 @@ class TransferServer:
         """Serves the service that the peer requested. Raises nothing: sessions are independent."""
         task = asyncio.current_task()
         assert task is not None
-        service = qp.private.get("service")
+        service = qp.peer.private.get("service")
         code, transfer, returns = 0, "", False
         try:
             if service == SERVICE.name:
                 self.senders.add(task)
                 transfer = await self._take_over(qp, task)
-                account = self._account(transfer, qp.peer_host)
+                account = self._account(transfer, qp.peer.host)
                 async with accept_session(self.ctx, qp, self.joins) as session:
                     code = await account.receive(session, partial(self._on_data, task))
                 self._accounts.pop(transfer, None)
@@ -449,14 +452,14 @@ class TransferServer:
             else:
                 await SERVICE.let_look(qp)
         except Exception as error:
-            code = self.failed(qp.peer_host, error)
+            code = self.failed(qp.peer.host, error)
             returns = isinstance(error, PathError) and transfer != ""
             if not isinstance(error, (PathError, PeerGoneError)):
                 self._accounts.pop(transfer, None)
         finally:
             self.senders.discard(task)
         if self._chosen is task and returns:
-            self.may_return(qp.peer_host)
+            self.may_return(qp.peer.host)
             await asyncio.sleep(self.limits.idle_seconds)
         self._last = code if service == SERVICE.name else self._last
         over = self._chosen is task or (self._tasks == {task} and self.ctx._is_closed)
@@ -470,7 +473,7 @@ class TransferServer:
         """The name of the sender's transfer. Ends an earlier session of this transfer, which may
         not know yet that its paths are lost.
         """
-        transfer = qp.private.get(TRANSFER)
+        transfer = qp.peer.private.get(TRANSFER)
         if not isinstance(transfer, str) or not 0 < len(transfer) <= 2 * TOKEN_BYTES:
             return ""
         transfers = self.joins.transfers
@@ -520,14 +523,14 @@ async def agreement(
     is asked; if he does not agree, `ask` returns None, and this raises TransferError.
     """
     try:
-        announced = take(session.qp.private, Announced)
+        announced = take(session.qp.peer.private, Announced)
     except ValueError as error:
         raise ProtocolError(f"the sender announces no proper transfer: {error}") from None
-    if session.qp.private.get(TAKES_ASKING) is True:
+    if session.qp.peer.private.get(TAKES_ASKING) is True:
         async with patience(session, idle_seconds):
             await session.say(ConsentQuestion())
     answer = asyncio.create_task(ask(session, announced))
-    gone = asyncio.create_task(session.qp.until_peer_gone())
+    gone = asyncio.create_task(session.qp.until_closed())
     try:
         await asyncio.wait((answer, gone), return_when=asyncio.FIRST_COMPLETED)
         if not answer.done():

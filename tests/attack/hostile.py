@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 from unittest.mock import Mock, patch
 
-from mrc import Context, ContextConfig
+import mrc
 from mrc.connect.security import Security
 from mrc.engine.native import lib
 from mrc.events import Immediate
@@ -97,7 +97,7 @@ async def plans(session: MailboxSession, connect: Connect) -> None:
 
 async def main(security: Security | None) -> None:
     attack = {"disk": disk, "names": names, "unread": unread, "plans": plans}[sys.argv[1]]
-    async with Context(ContextConfig(name="[/]", security=security)) as ctx:
+    async with mrc.open(name="[/]", security=security) as ctx:
         service = PERF if attack is plans else FILES
         host, port, about = sys.argv[2], int(sys.argv[3]), {"bytes": MUCH}
         connect = partial(service.connect, ctx, host, port, private=about, timeout=60)

@@ -23,7 +23,8 @@ from attack import forge
 from attack.net import ADDRESSES, PORT, Net
 from slowness import PATIENCE, until
 
-from mrc import QP, Access, Context, ContextConfig, Listener, RemoteMemory, Spraying, WcStatus
+import mrc
+from mrc import QP, ContextConfig, Listener, RemoteMemory, Spraying
 from mrc.connect.oob import encode_frame
 from mrc.connect.security import Security
 from mrc.enums import QpState, Seal
@@ -73,9 +74,9 @@ class End:
 
     async def _open(self) -> dict[str, Any]:
         """Its memory for the peer."""
-        self._ctx = await self._stack.enter_async_context(Context(self._config))
-        memory = self._ctx.register(self._target, access=Access.REMOTE_WRITE)
-        return (await self._stack.enter_async_context(memory)).remote.to_dict()
+        self._ctx = await self._stack.enter_async_context(mrc.open(self._config))
+        memory = self._ctx.register(self._target, writable=True)
+        return (await self._stack.enter_async_context(memory)).handle.to_dict()
 
     async def listen(self) -> Listener:
         private = await self._open()
@@ -89,14 +90,14 @@ class End:
         self.qp = await listener.accept()
 
     async def write(self, data: bytes) -> None:
-        async with self._ctx.register(data) as mr:
-            remote = RemoteMemory.from_dict(self.qp.private)
-            assert (await self.qp.write(mr, remote, timeout=PATIENCE)).status is WcStatus.SUCCESS
+        async with self._ctx.register(data) as region:
+            remote = RemoteMemory.from_dict(self.qp.peer.private)
+            assert await self.qp.write(region, remote, timeout=PATIENCE) == len(data)
 
     async def check(self, data: bytes) -> None:
         """It has these bytes of the peer, its plane, and paths that answer."""
         assert self._target == data
-        assert ((await self.qp.query()).state, len(self.qp.planes)) == (QpState.RTS, 1)
+        assert ((await self.qp.info()).state, len(self.qp.planes)) == (QpState.RTS, 1)
         while (found := await self.qp.probe_ev(0)).error == errno.ETIMEDOUT:
             pass  # the peer may stand still
         assert found.error == 0
@@ -174,7 +175,7 @@ def wire(net: Net, tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[W
         listener = b.call(b.listen())
         a.call(a.connect())
         b.call(b.accept(listener))
-        assert {(end.qp.seal, end.qp.peer_identity) for end in (a, b)} == {
+        assert {(end.qp.seal, end.qp.peer.identity) for end in (a, b)} == {
             (request.param, "secret")
         }
         made = Wire({A: a, B: b}, raw, [])

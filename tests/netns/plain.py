@@ -18,7 +18,8 @@ from typing import Any, Self, TypeVar
 
 from slowness import PATIENCE, until
 
-from mrc import Access, Context, ContextConfig, Listener
+import mrc
+from mrc import ContextConfig, Listener
 from mrc.linux import netns
 
 BUDGET_SECONDS = PATIENCE
@@ -110,9 +111,9 @@ class Peer:
 
     async def _serve(self, config: ContextConfig | None) -> None:
         async with (
-            Context(config) as context,
-            context.register(self.target, access=Access.REMOTE_WRITE) as mr,
-            await context.listen(private={"mr": mr.remote.to_dict()}) as listener,
+            mrc.open(config) as context,
+            context.register(self.target, writable=True) as region,
+            context.listen(private={"memory": region.handle.to_dict()}) as listener,
         ):
             accepting = asyncio.create_task(self._accept(listener))
             self._listening.set()

@@ -137,7 +137,7 @@ def test_perf__interrupted(hosts: Hosts) -> None:
 def test_perf__nobody_there(hosts: Hosts) -> None:
     client = hosts.start("h0", "perf", "h1", "-J")
     assert printed("perf", client.ends(3))["exit_code"] == 3
-    start = "start mrc recv, mrc perf --server or mrc agent there"
+    start = "start its program there, such as mrc recv or mrc perf --server"
     assert client.complaint() == f"mrc perf: h1: no program listens on TCP port 4791: {start}"
 
 

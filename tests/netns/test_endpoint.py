@@ -30,12 +30,10 @@ from netns.plain import BUDGET_SECONDS, Peer, address, ip, join, namespaces, run
 from netns.processes import Start
 from slowness import until
 
+import mrc
 from mrc import (
-    MR,
     QP,
-    Access,
     ConnectError,
-    Context,
     ContextConfig,
     EventReason,
     EvInfo,
@@ -50,6 +48,7 @@ from mrc import (
     PlaneShares,
     PortEvent,
     QpInfo,
+    Region,
     RemoteMemory,
     Security,
 )
@@ -100,20 +99,20 @@ class Outcome:
 @asynccontextmanager
 async def connected(
     host: str, config: ContextConfig | None = None
-) -> AsyncIterator[tuple[QP, MR, RemoteMemory]]:
+) -> AsyncIterator[tuple[QP, Region, RemoteMemory]]:
     """A QP, memory that has DATA, and the peer's memory."""
     async with (
-        Context(config) as context,
-        context.register(DATA, access=Access.LOCAL_READ) as mr,
-        await context.connect(host, OOB_PORT) as qp,
+        mrc.open(config) as context,
+        context.register(DATA) as region,
+        context.connect(host, OOB_PORT) as qp,
     ):
-        yield qp, mr, RemoteMemory.from_dict(qp.private["mr"])
+        yield qp, region, RemoteMemory.from_dict(qp.peer.private["memory"])
 
 
 async def send(config: ContextConfig, host: str) -> Outcome:
-    async with connected(host, config) as (qp, mr, target):
-        await qp.write(mr, target)
-        return Outcome(qp.path_mtu, await qp.query(), await qp.evs())
+    async with connected(host, config) as (qp, region, target):
+        await qp.write(region, target)
+        return Outcome(qp.path_mtu, await qp.info(), await qp.evs())
 
 
 EQUAL = ContextConfig(plane_shares=PlaneShares.EQUAL)
@@ -300,25 +299,25 @@ def test_stall__a_router_gets_a_smaller_mtu(routed: None) -> None:
     listening = threading.Event()
 
     async def write_and_shrink() -> int:
-        async with connected("10.0.2.1") as (qp, mr, target):
-            await qp.write(mr, target)
+        async with connected("10.0.2.1") as (qp, region, target):
+            await qp.write(region, target)
             for router, link in ((ROUTER, "m1"), (ROUTER_B, "m2")):
                 ip(f"-n {router} link set {link} mtu 1500")
             with pytest.raises(PathMtuError, match=f"packets of {qp.path_mtu} bytes no longer"):
                 while True:
-                    await qp.write(mr, target)
+                    await qp.write(region, target)
             with pytest.raises(PathMtuError):
-                await qp.write(mr, target)
+                await qp.write(region, target)
             return qp.path_mtu
 
     async def receive_and_hear() -> str:
         async with (
-            Context() as context,
-            context.register(bytearray(len(DATA)), access=Access.REMOTE_WRITE) as mr,
-            await context.listen(None, OOB_PORT, private={"mr": mr.remote.to_dict()}) as listener,
+            mrc.open() as context,
+            context.register(bytearray(len(DATA)), writable=True) as region,
+            context.listen(private={"memory": region.handle.to_dict()}) as listener,
         ):
             listening.set()
-            async with await listener.accept() as qp:
+            async with listener.accept() as qp:
                 with pytest.raises(PathError) as caught:
                     async for _ in qp.immediates():
                         pass
@@ -364,7 +363,7 @@ def test_connect__an_address_that_nobody_has(two_links: None) -> None:
     ip(f"netns exec {A} sysctl -qw net.ipv4.neigh.x1.mcast_solicit=1000")
 
     async def connect() -> None:
-        async with Context() as context:
+        async with mrc.open() as context:
             await context.connect("10.0.1.9", OOB_PORT, timeout=0.5)
 
     told = r"10\.0\.1\.9: no connection on TCP port 4791 in 0\.5 s"
@@ -374,7 +373,7 @@ def test_connect__an_address_that_nobody_has(two_links: None) -> None:
 
 def test_monitor__a_link_that_goes_down_is_known_at_once(two_subnets: None) -> None:
     async def send_over_what_is_left() -> list[int]:
-        async with connected("10.0.1.2") as (qp, mr, target):
+        async with connected("10.0.1.2") as (qp, region, target):
             events = qp.events()
             await asyncio.to_thread(ip, f"-n {A} link set x2 down")
             told = [await anext(events)]
@@ -385,16 +384,16 @@ def test_monitor__a_link_that_goes_down_is_known_at_once(two_subnets: None) -> N
             assert suspended == PlaneEvent(2, True, suspended.reason)
             assert PortEvent(2, False, suspended.reason) in told
             assert suspended.reason in (EventReason.OWN_PORT, EventReason.PEER_PORT)
-            before = (await qp.query()).planes[1].sent_packets
-            await qp.write(mr, target)
-            used = (await qp.query()).planes[1].sent_packets - before
+            before = (await qp.info()).planes[1].sent_packets
+            await qp.write(region, target)
+            used = (await qp.info()).planes[1].sent_packets - before
             await asyncio.to_thread(ip, f"-n {A} link set x2 up")
             while told[-1] != PlaneEvent(2, False, EventReason.PROBES):
                 told.append(await anext(events))
             own = EventReason.OWN_PORT
             ports = [e for e in told if isinstance(e, PortEvent) and e.reason is own]
             assert ports == [PortEvent(2, False, own), PortEvent(2, True, own)]
-            return [used, (await qp.query()).planes[1].lost_packets]
+            return [used, (await qp.info()).planes[1].lost_packets]
 
     with Peer(B, len(DATA)) as peer:
         assert run_in(A, send_over_what_is_left).result() == [0, 0]
@@ -497,18 +496,18 @@ def test_named__an_address_that_moves_away_in_mid_transfer(
     address(B, "y1", *own)
 
     async def work() -> None:
-        async with connected(VIP) as (qp, mr, target):
+        async with connected(VIP) as (qp, region, target):
 
             async def sent() -> int:
                 evs = [ev for ev in await qp.evs() if ev.destination == VIP]
                 return sum(ev.sent_packets for ev in evs)
 
-            await qp.write(mr, target)
+            await qp.write(region, target)
             assert await sent()
             await asyncio.to_thread(ip, f"-n {B} addr flush dev lo to {VIP}")
             before = -1
             while before != (before := await sent()):
-                await qp.write(mr, target)
+                await qp.write(region, target)
 
     with Peer(B, len(DATA)) as peer:
         run_in(A, work).result()
@@ -640,11 +639,11 @@ def test_qp__keeps_a_nat_open(router: None, secret: Path, monkeypatch: pytest.Mo
     sealed = ContextConfig(security=Security(secret=secret.read_bytes()))
 
     async def idle() -> None:
-        async with connected("10.2.0.2", sealed) as (qp, mr, target):
+        async with connected("10.2.0.2", sealed) as (qp, region, target):
             (ev,) = await qp.evs()
             while (await qp.evs())[0].sent_probes < ev.sent_probes + 3:  # noqa: ASYNC110
                 await asyncio.sleep(0.01)
-            await qp.write(mr, target)
+            await qp.write(region, target)
 
     with Peer(B, len(DATA), sealed) as peer:
         run_in(A, idle).result(BUDGET_SECONDS)
@@ -658,11 +657,11 @@ def test_qp__outlives_a_nat_that_forgets(router: None, secret: Path) -> None:
     sealed = ContextConfig(security=Security(secret=secret.read_bytes()))
 
     async def work() -> None:
-        async with connected("10.2.0.2", sealed) as (qp, mr, target):
+        async with connected("10.2.0.2", sealed) as (qp, region, target):
             for _ in range(3):
-                await qp.write(mr, target)
+                await qp.write(region, target)
                 forget(ROUTER)
-            await qp.write(mr, target)
+            await qp.write(region, target)
 
     with Peer(B, len(DATA), sealed) as peer:
         run_in(A, work).result(BUDGET_SECONDS)

@@ -23,10 +23,9 @@ from netns.conftest import fresh_name
 from netns.plain import Peer, address, ip, join, namespaces, run_in, until_running
 from netns.processes import Start
 
+import mrc
 from mrc import (
-    MR,
     QP,
-    Access,
     ConnectError,
     Context,
     ContextConfig,
@@ -36,6 +35,7 @@ from mrc import (
     HostPeer,
     HostPort,
     PathError,
+    Region,
     RemoteMemory,
 )
 from mrc.fabric.hostconfig import PathSource
@@ -129,18 +129,19 @@ def peer(hosts: None) -> Iterator[Peer]:
 class Writer:
     """A QP from host a, with the memory for its writes."""
 
-    def __init__(self, context: Context, mr: MR, qp: QP) -> None:
-        self.context, self.mr, self.qp = context, mr, qp
+    def __init__(self, context: Context, region: Region, qp: QP) -> None:
+        self.context, self.region, self.qp = context, region, qp
 
     async def write(self) -> None:
-        await self.qp.write(self.mr, RemoteMemory.from_dict(self.qp.private["mr"]))
+        target = RemoteMemory.from_dict(self.qp.peer.private["memory"])
+        assert await self.qp.write(self.region, target) == len(DATA)
 
     async def until_planes_carry(self, *planes: int) -> None:
         """Writes until each of these planes, and no other, carries data."""
         while True:
-            before = {plane.plane: plane.sent_packets for plane in (await self.qp.query()).planes}
+            before = {plane.plane: plane.sent_packets for plane in (await self.qp.info()).planes}
             await self.write()
-            after = {plane.plane: plane.sent_packets for plane in (await self.qp.query()).planes}
+            after = {plane.plane: plane.sent_packets for plane in (await self.qp.info()).planes}
             if planes == tuple(plane for plane in after if after[plane] > before.get(plane, 0)):
                 return
 
@@ -151,12 +152,12 @@ class Writer:
             for port in self.context.ports
             if not port.loopback
         ):
-            await self.qp.query()  # some turns of the event loop
+            await self.qp.info()  # some turns of the event loop
 
     async def until_descriptors(self, most: int) -> None:
         """Waits until both ends have done what a change requires, and have left nothing open."""
         while descriptors() > most:
-            await self.qp.query()
+            await self.qp.info()
 
 
 @asynccontextmanager
@@ -164,11 +165,11 @@ async def writing(
     config: ContextConfig | None = None, to: str = "10.0.1.2"
 ) -> AsyncIterator[Writer]:
     async with (
-        Context(config) as context,
-        context.register(DATA, access=Access.LOCAL_READ) as mr,
-        await context.connect(to) as qp,
+        mrc.open(config) as context,
+        context.register(DATA) as region,
+        context.connect(to) as qp,
     ):
-        yield Writer(context, mr, qp)
+        yield Writer(context, region, qp)
 
 
 @pytest.mark.default
@@ -199,7 +200,7 @@ async def test_follow__a_link_that_comes_later_serves_new_qps(hosts: None) -> No
             await writer.until_ports("1 x1 10.0.1.1", "2 x2 10.0.2.1")
             await writer.until_planes_carry(1)
             while True:  # the peer's Context may notice a little later
-                async with await writer.context.connect("10.0.1.2") as qp:
+                async with writer.context.connect("10.0.1.2") as qp:
                     if qp.planes == (1, 2):
                         break
 
@@ -242,7 +243,7 @@ async def test_follow__an_address_that_becomes_deprecated(ipv6: Peer) -> None:
         await asyncio.to_thread(ip, f"-n {A} addr change fd00:1::1/64 dev x1 preferred_lft 0")
         await writer.until_ports("1 x1 fd00:1::1", "2 x1 fd00:1::3")
         await writer.until_planes_carry(1)
-        async with await writer.context.connect("fd00:1::2") as qp:
+        async with writer.context.connect("fd00:1::2") as qp:
             assert qp.planes == (2,)
         await writer.until_planes_carry(1)
         await asyncio.to_thread(ip, f"-n {A} addr del fd00:1::1/64 dev x1")
@@ -267,7 +268,7 @@ async def test_follow__a_port_of_an_address_on_lo(ipv6: Peer) -> None:
         ports = ("1 x1 fd00:1::1", "2 x2 10.0.2.1", "7 x1 fd00:98::1")
         await writer.until_ports(*ports)
         await writer.until_planes_carry(7)
-        async with await writer.context.connect("fd00:1::2") as qp:
+        async with writer.context.connect("fd00:1::2") as qp:
             assert 7 not in qp.planes
         await asyncio.to_thread(ip, f"-n {A} addr del fd00:98::1/128 dev lo")
         await writer.until_ports(*ports[:2])
@@ -335,7 +336,7 @@ def test_connect__srv6_paths_whose_port_is_not_there(hosts: None) -> None:
     second = replace(host.peers["b"], paths=host.peers["b"].paths[1:])
 
     async def work() -> None:
-        async with Context(ContextConfig(host=replace(host, peers={"b": second}))) as context:
+        async with mrc.open(host=replace(host, peers={"b": second})) as context:
             await context.connect("b")
 
     lacks = "no port with a path to host b is usable: no interface x2"

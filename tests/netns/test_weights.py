@@ -93,7 +93,7 @@ async def test_backup__of_a_host_configuration_with_srv6(hosts: None) -> None:
         async with writing(ContextConfig(host=srv6_host("a", "b", 1)), "b") as writer:
             for _ in range(10):
                 await writer.write()
-            planes = (await writer.qp.query()).planes
+            planes = (await writer.qp.info()).planes
             assert [(plane.weight, plane.sent_packets > 0) for plane in planes] == [
                 (100, True), (0, False)
             ]  # fmt: skip

@@ -28,7 +28,7 @@ from mrc.config import (
 from mrc.connect.profiles import CcSettings
 from mrc.engine import native
 from mrc.engine.native import lib
-from mrc.engine.queue_pair import WrOpcode
+from mrc.engine.send_queue import WrOpcode
 from mrc.enums import CcKind, PlaneShares, Reading, WarningKind
 from mrc.errors import ConfigError
 from mrc.events import ContextWarning

@@ -4,10 +4,12 @@
 from __future__ import annotations
 
 import asyncio
+import ctypes
 import json
 import tracemalloc
 from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -46,7 +48,7 @@ async def mailboxes(
         right_memory = await stack.enter_async_context(mailbox_memory(right.ctx))
         connected = Mailbox(left, left_memory, keepalive=keepalive)
         accepted = Mailbox(
-            right, right_memory, peer=left_memory.inbox_mr.remote, keepalive=keepalive
+            right, right_memory, peer=left_memory.inbox_region.handle, keepalive=keepalive
         )
         for opening in asyncio.as_completed(
             [stack.enter_async_context(connected), stack.enter_async_context(accepted)]
@@ -170,9 +172,9 @@ async def test_send__cancelled_in_the_middle_still_goes_out_whole() -> None:
 
 async def test_receive__immediates_of_the_user_keep_their_place() -> None:
     async with mailboxes() as (a, b, left, _):
-        await left.write_imm(imm=7)
+        await left.write(imm=7)
         await a.send({"between": True})
-        await left.write_imm(imm=0x7FFFFFFF)
+        await left.write(imm=0x7FFFFFFF)
         items = [await b.receive() for _ in range(3)]
     said = [item.imm if isinstance(item, Immediate) else item for item in items]
     assert said == [7, {"between": True}, 0x7FFFFFFF]
@@ -206,10 +208,9 @@ async def test_failed__not_by_an_orderly_close() -> None:
 
 def _write_inbox(qp: FakeQp, data: bytes, *counts: int, flags: int = 0) -> None:
     """Puts forged frames into the inbox of `qp` and announces them."""
-    inbox = qp.ctx.regions[1].view
+    inbox = next(iter(qp.ctx.regions.values()))
     for count in counts:
-        offset = count % SLOTS * SLOT_BYTES
-        inbox[offset : offset + len(data)] = data
+        ctypes.memmove(inbox[count % SLOTS * SLOT_BYTES :].address, data, len(data))
         qp.inject(FRAME | flags | count, len(data))
 
 
@@ -305,9 +306,9 @@ class Visitor:
     """The parts of a QP that a visit uses."""
 
     def __init__(self, address: str = "10.0.0.1") -> None:
-        self.peer_address = address
+        self.peer = SimpleNamespace(address=address)
         self.gone = asyncio.Event()
-        self.until_peer_gone = self.gone.wait
+        self.until_closed = self.gone.wait
         self.closed = False
 
     async def __aenter__(self) -> Visitor:

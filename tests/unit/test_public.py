@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import dataclasses
 import inspect
+import os
 import socket
 import subprocess
 import sys
@@ -21,7 +22,6 @@ from slowness import PATIENCE
 
 import mrc
 from mrc import (
-    Access,
     ConnectError,
     InUseError,
     PeerGoneError,
@@ -76,6 +76,12 @@ def test_events__are_equal_whenever_they_happened() -> None:
 def test_public_names__are_all_there() -> None:
     for name in mrc.__all__:
         assert getattr(mrc, name) is not None
+
+
+def test_public_names__only_what_programs_need() -> None:
+    """The engine's own names, and those of before."""
+    engine = {"Access", "Completion", "WcOpcode", "WrOpcode", "SendQueue", "HeldBuffer", "MR"}
+    assert not engine & set(mrc.__all__)
 
 
 def test_public_names__no_others() -> None:
@@ -156,28 +162,32 @@ def test_load__of_a_product_that_is_not_there() -> None:
 def test_blocking__writes_batches_and_immediates() -> None:
     target = bytearray(300)
     with (
-        blocking.Context(loopback_config()) as there,
-        there.register(target, access=Access.REMOTE_WRITE) as mr,
-        there.listen(LOOPBACK[4], 0, private=mr.remote.to_dict()) as listener,
-        blocking.Context(loopback_config()) as here,
+        blocking.open(loopback_config()) as there,
+        there.register(target, writable=True) as region,
+        there.listen(LOOPBACK[4], 0, private=region.handle.to_dict()) as listener,
+        blocking.open(loopback_config()) as here,
         here.register(b"abc" * 100) as source,
         here.connect(LOOPBACK[4], listener.port) as qp,
         listener.accept(timeout=BUDGET_SECONDS) as peer,
     ):
-        remote = mrc.RemoteMemory.from_dict(qp.private)
-        assert qp.write(source, remote, length=150).bytes == 150
+        remote = mrc.RemoteMemory.from_dict(qp.peer.private)
+        assert qp.write(source[:150], remote) == 150
         at = range(150, 300, 50)
-        done = qp.write_many(
-            Write(source, remote, length=50, local_offset=i, remote_offset=i) for i in at
-        )
-        assert done.bytes == 150
+        done = qp.post_many(Write(source[i : i + 50], remote[i:]) for i in at)
+        assert done.result(BUDGET_SECONDS) == 150
         assert target == b"abc" * 100
-        qp.write_imm(imm=4)
-        assert next(peer.immediates(timeout=BUDGET_SECONDS)).imm == 4
+        for whole in ([Write(source[:], remote)], (Write(source[:], remote) for _ in range(1))):
+            assert qp.post_many(whole).result(BUDGET_SECONDS) == 300
+        assert [done.result() for done in [qp.post(imm=imm) for imm in (4, 5)]] == [0, 0]
+        immediates = peer.immediates(timeout=BUDGET_SECONDS)
+        assert [next(immediates).imm for _ in range(2)] == [4, 5]
         with pytest.raises(TimeoutError):
             next(peer.immediates(timeout=0.01))
-        assert qp.query().acknowledged_bytes == 300
-        assert len(qp.evs()) == len(here.wait(qp.aio.evs()))
+        assert qp.info().acknowledged_bytes == 900
+        assert [ev.index for ev in qp.evs()] == list(range(8))
+        source.close()
+        with pytest.raises(StateError, match=r"src: .* is closed"):
+            qp.write(source, remote)
         qp.close()
         assert list(peer.immediates()) == []
 
@@ -185,9 +195,9 @@ def test_blocking__writes_batches_and_immediates() -> None:
 @walls.needs("programs")
 def test_blocking__events_messages_and_the_end_of_the_peer() -> None:
     with (
-        blocking.Context(loopback_config()) as there,
+        blocking.open(loopback_config()) as there,
         there.listen(LOOPBACK[4], 0, messages=True) as listener,
-        blocking.Context(loopback_config()) as here,
+        blocking.open(loopback_config()) as here,
         here.connect(LOOPBACK[4], listener.port, messages=True) as qp,
         listener.accept(timeout=BUDGET_SECONDS) as peer,
         there.messages() as inbox,
@@ -197,29 +207,17 @@ def test_blocking__events_messages_and_the_end_of_the_peer() -> None:
         text = bytearray(5)
         message = inbox.recv(text, peer, tag=3)
         assert (bytes(text), message.bytes, message.tag) == (b"hello", 5, 3)
-        assert message.qp is peer.aio
+        assert message.qp.qpn == peer.qpn
         assert qp.deny(0) == (0,)
         event = next(qp.events(timeout=BUDGET_SECONDS))
         assert isinstance(event, mrc.EvEvent) and event.state is mrc.EvState.DENIED
         assert qp.allow(0) == (0,)
         peer.close()
-        qp.until_peer_gone()
+        assert qp.until_closed() == mrc.Ended(True, None) == qp.ended
 
 
-@walls.needs("programs")
-@pytest.mark.parametrize("name", ["QP", "Listener", "Context"])
-def test_blocking__has_the_arguments_of_mrc(name: str) -> None:
-    ours, theirs = getattr(blocking, name), getattr(mrc, name)
-    shared = {each for each in vars(ours) if not each.startswith("_")} & set(dir(theirs))
-    for each in shared - {"private", "port", "register"}:
-        kinds = (getattr(kind, each) for kind in (ours, theirs))
-        here, there = (inspect.signature(kind, eval_str=True) for kind in kinds)
-        assert list(here.parameters.values()) == list(there.parameters.values()), each
-    assert shared
-
-
-def test_blocking__errors_are_those_of_mrc_and_everything_ends() -> None:
-    with blocking.Context(loopback_config()) as context:
+def test_blocking__errors_are_those_of_mrc() -> None:
+    with blocking.open(loopback_config()) as context:
         with pytest.raises(ConnectError, match="no program listens"):
             context.connect(LOOPBACK[4], 1)
         listener = context.listen(LOOPBACK[4], 0)
@@ -232,30 +230,30 @@ def test_blocking__errors_are_those_of_mrc_and_everything_ends() -> None:
         listener.close()
         assert list(listener) == []
     with pytest.raises(StateError, match="closed"):
-        context.aio.register(b"abc")
-    assert "mrc" not in {thread.name for thread in threading.enumerate()}
+        context.register(b"abc")
 
 
-def test_blocking__a_context_that_cannot_be_opened_leaves_no_thread() -> None:
+def test_blocking__a_context_that_cannot_be_opened_leaves_nothing() -> None:
     with socket.create_server((LOOPBACK[4], 0)) as taken:
         config = loopback_config(metrics=taken.getsockname()[:2])
-        with pytest.raises(InUseError), blocking.Context(config):
+        before = {*os.listdir("/proc/self/fd")}
+        with pytest.raises(InUseError), blocking.open(config):
             pass
-    assert "mrc" not in {thread.name for thread in threading.enumerate()}
+        assert {*os.listdir("/proc/self/fd")} <= before
 
 
 def test_blocking__iterators_outlive_a_timeout() -> None:
     with (
-        blocking.Context(loopback_config()) as there,
+        blocking.open(loopback_config()) as there,
         there.listen(LOOPBACK[4], 0) as listener,
-        blocking.Context(loopback_config()) as here,
+        blocking.open(loopback_config()) as here,
         here.connect(LOOPBACK[4], listener.port) as qp,
         listener.accept(timeout=BUDGET_SECONDS) as peer,
     ):
         immediates = peer.immediates(timeout=0.01)
         with pytest.raises(TimeoutError):
             next(immediates)
-        qp.write_imm(imm=7)
+        qp.write(imm=7)
         assert next(peer.immediates()).imm == 7
         with pytest.raises(TimeoutError):
             next(immediates)
@@ -273,7 +271,7 @@ def test_blocking__the_end_of_a_context_ends_calls_of_other_threads() -> None:
         except StateError as error:
             ended.append(error)
 
-    with blocking.Context(loopback_config()) as context:
+    with blocking.open(loopback_config()) as context:
         listener = context.listen(LOOPBACK[4], 0)
         thread = threading.Thread(target=wait, args=(listener,))
         thread.start()
@@ -287,9 +285,9 @@ def test_blocking__the_end_of_a_context_ends_calls_of_other_threads() -> None:
 
 def test_blocking__a_call_inside_admit_would_wait_for_itself() -> None:
     heard: list[str] = []
-    with blocking.Context(loopback_config()) as context:
+    with blocking.open(loopback_config()) as context:
 
-        def admit(_: dict[str, object]) -> bool:
+        def admit(_: mrc.Peer) -> bool:
             with pytest.raises(StateError, match="would wait for itself") as refused:
                 context.connect(LOOPBACK[4], 1)
             heard.append(str(refused.value))
@@ -309,12 +307,14 @@ sys.path[:0] = {paths!r}
 from endpoints import LOOPBACK, loopback_config
 from mrc import StateError, blocking
 
-with blocking.Context(loopback_config()) as context:
+with blocking.open(loopback_config()) as context:
     listener = context.listen(LOOPBACK[4], 0)
-    with listener, context.connect(LOOPBACK[4], listener.port) as qp, context.register(b"a") as mr:
+    region = context.register(b"a")
+    with listener, context.connect(LOOPBACK[4], listener.port) as qp:
         child = os.fork()
         if child == 0:
-            for call in (listener.accept, qp.query, qp.until_peer_gone, qp.close,
+            for call in (listener.accept, qp.info, qp.until_closed, qp.close, region.close,
+                         lambda: qp.write(imm=1), lambda: qp.post(imm=1),
                          lambda: context.connect(LOOPBACK[4], listener.port)):
                 try:
                     call()
@@ -324,7 +324,7 @@ with blocking.Context(loopback_config()) as context:
                     assert False, call
         else:
             assert os.waitpid(child, 0)[1] == 0
-            assert qp.query().qpn
+            assert qp.info().qpn
 if child != 0:
     print("both have left")
 """

@@ -76,17 +76,17 @@ async def attack(agent: Agent, qpn: int, frame: bytes) -> None:
     """Connects as an end that has an inbox, and writes one frame."""
     claim = {"from": 3, "to": qpn, "rc": {"address": 4096, "rkey": 1, "shared": False}}
     async with (
-        mrc.Context(ContextConfig(interfaces=("lo",))) as context,
-        await context.connect("127.0.0.1", port=agent.port, private=claim) as qp,
-        context.register(bytearray(frame or b"0")) as mr,
+        mrc.open(ContextConfig(interfaces=("lo",))) as context,
+        context.connect("127.0.0.1", port=agent.port, private=claim) as qp,
+        context.register(frame or b"0") as region,
     ):
-        inbox = qp.private["rc"]
+        inbox = qp.peer.private["rc"]
         target = mrc.RemoteMemory(inbox["address"], inbox["rkey"], INBOX_BYTES)
         with suppress(mrc.MrcError):  # the QP fails before it answers, or not
             if frame:
-                await qp.write_imm(mr, target, imm=0, length=len(frame), timeout=PATIENCE)
+                await qp.write(region, target, imm=0, timeout=PATIENCE)
             else:
-                await qp.write_imm(imm=0, timeout=PATIENCE)
+                await qp.write(imm=0, timeout=PATIENCE)
 
 
 @pytest.mark.parametrize("frame", FRAMES.values(), ids=FRAMES.keys())

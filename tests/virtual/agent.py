@@ -27,7 +27,7 @@ from mrc.agent.agent import Agent
 from mrc.agent.steering import AgentFrame, AgentKind, read_struct, struct_bytes
 from mrc.engine.dispatch import Dispatcher
 from mrc.engine.native import ffi, lib
-from mrc.engine.queue_pair import WrOpcode
+from mrc.engine.send_queue import WrOpcode
 from mrc.enums import CommandOp, EventType, QpState, WcOpcode, WcStatus
 from mrc.errors import MrcError
 from mrc.tasks import took_cancellation

@@ -154,20 +154,20 @@ def run(world: World, audit: Audit) -> None:
 
     async def serve() -> None:
         config = mrc.ContextConfig(sockets=Sockets(polled=True), security=security)
-        async with mrc.Context(config) as ctx, ctx.listen() as listener:
+        async with mrc.open(config) as ctx, ctx.listen() as listener:
             while True:
-                async with await listener.accept() as qp:
+                async with listener.accept() as qp:
                     accepted.append(qp.path_mtu)
                     await _serve(qp, gone)
 
     async def call() -> None:
         config = mrc.ContextConfig(sockets=Sockets(polled=True), security=security)
         async with (
-            mrc.Context(config) as ctx,
+            mrc.open(config) as ctx,
             ctx.connect("nowhere" if scenario.kind == "no host" else "b", timeout=_TIMEOUT) as qp,
         ):
             connected.append(qp.path_mtu)
-            await qp.write_imm(imm=1)
+            await qp.write(imm=1)
 
     server = b.start(serve()) if scenario.kind != "nobody listens" else None
     client = a.start(call())

@@ -44,6 +44,10 @@ class Scenario:
     fault_seconds: float = 0.0
     tasks: int = 1
     """how many of them are under way at once"""
+    depth: int = 256
+    """of the send queue"""
+    at_once: bool = False
+    """all writes are posted before the first one is waited for"""
     lazy_seconds: list[float] = field(default_factory=list)
     """how long each end does nothing before it ends"""
 
@@ -65,6 +69,8 @@ class Scenario:
         if rng.random() < 0.4:
             made.fault = rng.choice(_FAULTS)
             made.fault_seconds = rng.uniform(0, made.delay_ms / 50 + 0.1)
+        if made.kind == "writes":
+            made.depth, made.at_once = rng.choice((1, 2, 256)), rng.random() < 0.5
         return made
 
 
@@ -152,10 +158,10 @@ async def _listener(
 ) -> None:
     messages = scenario.kind == "messages"
     async with (
-        mrc.Context(mrc.ContextConfig()) as ctx,
+        mrc.open(queues=mrc.Queues(sq_depth=scenario.depth)) as ctx,
         _region(ctx, end) as region,
-        ctx.listen(messages=messages, private=region.remote.to_dict()) as listener,
-        await listener.accept() as qp,
+        ctx.listen(messages=messages, private=region.handle.to_dict()) as listener,
+        listener.accept() as qp,
     ):
         end.connected = True
         await exchange(scenario, ctx, qp, end)
@@ -165,9 +171,9 @@ async def _listener(
 async def _dialler(scenario: Scenario, end: _End, exchange: Callable[..., Awaitable[None]]) -> None:
     messages = scenario.kind == "messages"
     async with (
-        mrc.Context(mrc.ContextConfig()) as ctx,
+        mrc.open(queues=mrc.Queues(sq_depth=scenario.depth)) as ctx,
         _region(ctx, end) as region,
-        ctx.connect("b", messages=messages, private=region.remote.to_dict(), timeout=60) as qp,
+        ctx.connect("b", messages=messages, private=region.handle.to_dict(), timeout=60) as qp,
     ):
         end.connected = True
         await exchange(scenario, ctx, qp, end)
@@ -178,7 +184,7 @@ def _region(ctx: mrc.Context, end: _End) -> Any:
     """Memory for all that the peer writes."""
     # Not a bytearray: the number of digits of its address, in the hello, is not always the same.
     end.memory = mmap.mmap(-1, sum(end.receives) + 1)
-    return ctx.register(end.memory, access=mrc.Access.REMOTE_WRITE)
+    return ctx.register(end.memory, writable=True)
 
 
 async def _messages(scenario: Scenario, ctx: mrc.Context, qp: mrc.QP, end: _End) -> None:
@@ -204,22 +210,25 @@ async def _messages(scenario: Scenario, ctx: mrc.Context, qp: mrc.QP, end: _End)
 
 
 async def _writes(scenario: Scenario, ctx: mrc.Context, qp: mrc.QP, end: _End) -> None:
-    target = RemoteMemory.from_dict(qp.private)
+    target = RemoteMemory.from_dict(qp.peer.private)
     slots = asyncio.Semaphore(scenario.tasks)
     starts = [sum(end.receives[:at]) for at in range(len(end.receives))]
     async with ctx.register(b"".join(end.sends) + b"\0") as source, asyncio.TaskGroup() as group:
 
-        async def write(at: int, offset: int, length: int) -> None:
+        async def write(at: int, part: mrc.Part, to: RemoteMemory) -> None:
             async with slots:
-                await qp.write_imm(
-                    source, target, imm=at, length=length, local_offset=offset, remote_offset=offset
-                )
+                await qp.write(part, to, imm=at)
                 end.sent += 1
+
+        async def answered(posted: asyncio.Future[int]) -> None:
+            await posted
+            end.sent += 1
 
         async def read() -> None:
             left = len(end.receives)
             found: dict[int, bytes] = {}
             while left and (immediate := await anext(stream, None)) is not None:
+                assert not scenario.at_once or immediate.imm == len(found), "another order"
                 start = starts[immediate.imm]
                 found[immediate.imm] = end.memory[start : start + immediate.bytes]
                 left -= 1
@@ -230,6 +239,10 @@ async def _writes(scenario: Scenario, ctx: mrc.Context, qp: mrc.QP, end: _End) -
         stream = aiter(qp.immediates())
         offset = 0
         for at, data in enumerate(end.sends):
-            group.create_task(write(at, offset, len(data)))
+            part, to = source[offset : offset + len(data)], target[offset:]
+            at_once = scenario.at_once
+            group.create_task(
+                answered(qp.post(part, to, imm=at)) if at_once else write(at, part, to)
+            )
             offset += len(data)
         group.create_task(read())

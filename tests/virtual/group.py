@@ -124,7 +124,7 @@ async def _rank(
 ) -> None:
     await asyncio.sleep(scenario.starts[rank])
     async with (
-        mrc.Context(mrc.ContextConfig()) as ctx,
+        mrc.open() as ctx,
         Group(ctx, "ring", host.name, version=1) as group,
         ctx.messages(1) as messages,
     ):

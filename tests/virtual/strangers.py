@@ -23,7 +23,6 @@ from mrc.connect.admission import Admission
 from mrc.connect.oob import Channel, encode_frame
 from mrc.connect.security import Security
 from mrc.connect.tls import TLS, Guard, TlsStream
-from mrc.enums import Access
 from mrc.errors import MrcError
 from virtual.host import Host, Program
 from virtual.loop import PROGRAM
@@ -204,9 +203,9 @@ class _Honest:
         inbox = bytearray(1 << 16)
         config = mrc.ContextConfig(sockets=Sockets(polled=True), security=self.security)
         async with (
-            mrc.Context(config) as ctx,
-            ctx.register(inbox, access=Access.REMOTE_WRITE) as region,
-            ctx.listen(None, _PORT, private=region.remote.to_dict()) as listener,
+            mrc.open(config) as ctx,
+            ctx.register(inbox, writable=True) as region,
+            ctx.listen(None, _PORT, private=region.handle.to_dict()) as listener,
             asyncio.TaskGroup() as group,
         ):
             while True:
@@ -214,17 +213,17 @@ class _Honest:
 
     async def _keep(self, qp: mrc.QP) -> None:
         async with qp:
-            await qp.until_peer_gone()
+            await qp.until_closed()
 
     async def write(self) -> None:
         """Writes without an end."""
         config = mrc.ContextConfig(sockets=Sockets(polled=True), security=self.security)
         async with (
-            mrc.Context(config) as ctx,
+            mrc.open(config) as ctx,
             ctx.register(bytes(1 << 14)) as data,
             ctx.connect("b", _PORT) as qp,
         ):
-            remote = mrc.RemoteMemory.from_dict(qp.private)
+            remote = mrc.RemoteMemory.from_dict(qp.peer.private)
             futures = [qp.post(data, remote) for _ in range(16)]
             try:
                 while True:
@@ -239,7 +238,7 @@ class _Honest:
         loop = asyncio.get_running_loop()
         for _ in range(2):
             config = mrc.ContextConfig(sockets=Sockets(polled=True), security=self.security)
-            async with mrc.Context(config) as ctx:
+            async with mrc.open(config) as ctx:
                 start = loop.time()
                 try:
                     async with ctx.connect("b", _PORT, timeout=_LIMIT_SECONDS):

@@ -110,7 +110,7 @@ class SendCommand:
         plan, host = self._plan, self._host
         plan.connected()
         async with (
-            mrc.Context(self._config) as ctx,
+            mrc.open(self._config) as ctx,
             connect_session(
                 ctx,
                 host,
@@ -163,7 +163,7 @@ async def recv(
         **trusted,
     )
     with _place(args, out) as place:
-        async with mrc.Context(config) as ctx:
+        async with mrc.open(config) as ctx:
             server = RecvCommand(args, out, ctx, place)
             private, admit = {"service": SERVICE.name}, server.joins.admit
             async with ctx.listen(args.bind, args.port, private=private, admit=admit) as listener:
@@ -238,8 +238,8 @@ class RecvCommand(TransferServer):
     async def begin_recording(self) -> None:
         """With --bins, starts with the first sender. Records all QPs: a sender may open more."""
         if self._bin_ns and self.recorder is None:
-            self.recorder = self.ctx.record(width_ns=self._bin_ns)
-            await self._stack.enter_async_context(self.recorder)
+            recording = self.ctx.record(width_ns=self._bin_ns)
+            self.recorder = await self._stack.enter_async_context(recording)
 
 
 class ReceivedTransfer:
@@ -254,7 +254,7 @@ class ReceivedTransfer:
         return self._report.failed_count
 
     async def receive(self, session: TransferSession, on_data: Callable[[], None]) -> int:
-        command, meter, host = self._command, self._command.meter, session.qp.peer_host
+        command, meter, host = self._command, self._command.meter, session.qp.peer.host
         consent = await command.consents.get(session)
         await command.begin_recording()
         incidents = Incidents(meter.detail)
@@ -334,7 +334,7 @@ class Consents:
         """
         if self._security is None or not self._security.allow_any or self._has(session):
             return Consent()
-        address, who = session.qp.peer_address, session.qp.peer_identity
+        address, who = session.qp.peer.address, session.qp.peer.identity
         if address in self._open and not (_is_key(who) and self._open[address] == who):
             await refuse(session, _BUSY, f"refused another sender at {address}: a question is open")
         first = address not in self._open
@@ -348,7 +348,7 @@ class Consents:
                 del self._open[address]
 
     def _has(self, session: TransferSession) -> bool:
-        who = session.qp.peer_identity
+        who = session.qp.peer.identity
         return _is_key(who) and (who in self._given or who in AllowedPeers())
 
     async def _answer(self, session: TransferSession, announced: Announced) -> Consent | None:
@@ -359,8 +359,8 @@ class Consents:
             with self._meter.lines():
                 answer = await endpoint.ask(_question(session, announced))
             yes = answer in _YES
-            if _is_key(who := session.qp.peer_identity):
-                yes = self._remember(who, session.qp.peer_address, answer)
+            if _is_key(who := session.qp.peer.identity):
+                yes = self._remember(who, session.qp.peer.address, answer)
             return Consent(agreed=announced) if yes else None
 
     def _remember(self, who: str, address: str, answer: str) -> bool:
@@ -392,10 +392,10 @@ def _is_key(identity: str) -> bool:
 def _question(session: TransferSession, announced: Announced) -> str:
     """Who it is comes first; what a peer chose itself is quoted, and short."""
     qp = session.qp
-    proved = qp.peer_identity or "no key"
+    proved = qp.peer.identity or "no key"
     choices = "[y/N/always]" if _is_key(proved) else "[y/N]"
-    called = shown(qp.peer_name, _NAME_CHARACTERS, quoted=True)
-    who = f"{proved} at {qp.peer_address}, called {called},"
+    called = shown(qp.peer.name, _NAME_CHARACTERS, quoted=True)
+    who = f"{proved} at {qp.peer.address}, called {called},"
     return f"{who} offers {_what(announced)}: accept? {choices} "
 
 

@@ -111,8 +111,8 @@ def test_qp_parameters__emulated_rc_without_an_inbox(field: str) -> None:
 def test_admit__emulated_rc_at_both_ends_or_none() -> None:
     ends = {"from": 0xFFFFFF, "to": 3}
     inbox = {"rc": {"address": 1, "rkey": 1, "shared": False}}
-    parameters().admit(ends)
-    parameters(**RC).admit(ends | inbox)
+    assert parameters().admit(ends)
+    assert parameters(**RC).admit(ends | inbox)
     for mine, theirs in ((parameters(), ends | inbox), (parameters(**RC), ends)):
         with pytest.raises(ConnectError, match="start both with mrc run --rc, or neither"):
             mine.admit(theirs)

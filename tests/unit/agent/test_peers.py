@@ -454,7 +454,7 @@ async def test_expect__fails_as_soon_as_the_peer_says_that_its_qp_never_comes(
 async def test_fate__of_a_qp_that_belongs_to_another(monkeypatch: pytest.MonkeyPatch) -> None:
     ours, program = waiting(monkeypatch)
     program.spawn.side_effect = lambda work: work.close()
-    ours.connect(Mock(qpn=7, dials=True, admit=Mock(side_effect=[ConnectError("of QP 9"), None])))
+    ours.connect(Mock(qpn=7, dials=True, admit=Mock(side_effect=[ConnectError("of QP 9"), True])))
     assert [ours.fate(7, {}), ours.fate(7, {})] == ["of QP 9", ""]
 
 
@@ -472,14 +472,15 @@ async def test_accept__of_a_qp_that_the_program_has_failed(monkeypatch: pytest.M
 def made(messages: Mock) -> Any:
     """A ProgramQP whose other parts are mocks."""
     end: Any = ProgramQP.__new__(ProgramQP)
-    end._peer_gone, end._over, end._peer = asyncio.Event(), Mock(), Mock()
-    end._channel = Mock(end_in=Channel.end_in)
+    end._peer_gone, end._over, end._peer = False, Mock(), Mock(host="h1")
+    end._ended = asyncio.get_running_loop().create_future()
+    end._channel = Mock(end_in=Channel.end_in, called="h1")
     end._dispatcher, end._immediates, end._messages, end._tell = Mock(), Mock(), messages, None
     end._peer_reason, end._failure = "", None
-    end._queue = Mock(qpn=7, places=Mock(taken=0, until_free=AsyncMock()))
+    end._queue, end._sends = Mock(qpn=7), Mock(taken=0, until_idle=AsyncMock())
     end._closer = end._status = None
-    end.query, messages.until_idle = AsyncMock(), AsyncMock()
-    end.query.return_value.planes = ()
+    end.info, messages.until_idle = AsyncMock(), AsyncMock()
+    end.info.return_value.planes = ()
     return end
 
 
@@ -523,7 +524,7 @@ async def test_lost__a_peers_agent_that_breaks_the_protocol_is_not_looked_for() 
     await end._watch()
     end.on_hangup.assert_not_called()
     tell.assert_called_once_with("no frame")
-    assert end._peer_gone.is_set()
+    assert end._peer_gone
 
 
 async def test_rejoin__leaves_one_task_however_often() -> None:
@@ -544,11 +545,10 @@ async def test_rejoin__leaves_one_task_however_often() -> None:
 async def test_lost__the_program_here_has_ended_meanwhile() -> None:
     """Nobody keeps this end, so nobody looks for the peer's agent."""
     parts: list[Any] = [MagicMock() for _ in range(9)]
-    parts[1].sq_depth = 8
     end = ProgramQP(Mock(), *parts)
     parts[3].receive = AsyncMock(side_effect=PeerGoneError("closed"))
     await end._watch()
-    assert not end.joined and not end._peer_gone.is_set()
+    assert not end.joined and not end._peer_gone
 
 
 async def test_lost__the_peers_agent_is_looked_for_after_any_end_of_tcp() -> None:

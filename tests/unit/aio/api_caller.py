@@ -20,11 +20,10 @@ from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from typing import Any
 
+import mrc
 from mrc import (
-    Access,
     CcKind,
     Context,
-    ContextConfig,
     EvState,
     Listener,
     MrcError,
@@ -75,7 +74,7 @@ class World:
         self.contexts: list[Any] = []
         self.listeners: list[Any] = []
         self.qps: list[Any] = []
-        self.mrs: list[Any] = []
+        self.regions: list[Any] = []
         self.spaces: list[Any] = []
         self.profiles: list[Any] = [None]
         self.streams: list[Any] = []
@@ -123,9 +122,8 @@ class World:
     async def context(self, config: int) -> None:
         if len(self.contexts) < MOST_CONTEXTS:
             base = {"interfaces": ("127.0.0.1",), "timeouts": Timeouts(linger=0.01)}
-            made = Context(ContextConfig(**{**base, **CONFIGS[config % len(CONFIGS)]}))
-            await made.__aenter__()
-            self.contexts.append(made)
+            options = {**base, **CONFIGS[config % len(CONFIGS)]}
+            self.contexts.append(await mrc.open(**options))
 
     async def listen(self, context: int, messages: int) -> None:
         made = await one(self.contexts, context).listen(
@@ -155,18 +153,26 @@ class World:
         found = one(self.profiles, number // 2)
         return found if type(found).__name__.startswith(kind) else None
 
-    async def register(self, context: int, size: int, access: int) -> None:
+    async def register(self, context: int, size: int, writable: int) -> None:
         memory = bytearray(one(SIZES, size))
-        options = (Access.LOCAL_READ, Access.REMOTE_WRITE, Access.LOCAL_READ | Access.REMOTE_WRITE)
-        buffer = bytes(memory) if access % 7 == 6 else memory
-        made = one(self.contexts, context).register(buffer, access=one(options, access))
-        self.mrs.append(await made)
+        buffer = bytes(memory) if writable % 7 == 6 else memory
+        made = one(self.contexts, context).register(buffer, writable=bool(writable % 2))
+        self.regions.append(await made)
 
-    async def deregister(self, context: int, mr: int) -> None:
-        await one(self.contexts, context).deregister(one(self.mrs, mr))
+    async def close_region(self, region: int) -> None:
+        await one(self.regions, region).close()
 
-    def memory(self, mr: int, change: int) -> RemoteMemory:
-        remote: RemoteMemory = one(self.mrs, mr).remote
+    def source(self, region: int, shape: int) -> Any:
+        """A region or a slice of one, perhaps of another Context."""
+        found = one(self.regions, region)
+        begin, end = (
+            one((None, 0, 1, odd(shape // 4)), shape),
+            one((None, 8, odd(shape // 3)), shape),
+        )
+        return found if shape % 2 else found[begin:end]
+
+    def memory(self, region: int, change: int) -> RemoteMemory:
+        remote: RemoteMemory = one(self.regions, region).handle
         match change % 8:
             case 1:
                 return RemoteMemory(remote.address, remote.rkey ^ 1, remote.length)
@@ -176,51 +182,41 @@ class World:
                 return RemoteMemory(odd(change // 8), odd(change // 16), odd(change // 32))
             case 4:
                 return RemoteMemory(remote.address + remote.length - 1, remote.rkey, 1 << 20)
+            case 5:
+                return remote[odd(change // 8) :]
         return remote
 
-    def write_of(self, mr: int, remote: int, change: int, imm: int, shape: int) -> Write:
-        lengths = (None, 0, 1, 1000, odd(shape // 8))
-        offsets = (0, 0, 1, odd(shape // 64))
+    def write_of(self, region: int, remote: int, change: int, imm: int, shape: int) -> Write:
         return Write(
-            None if shape % 9 == 8 else one(self.mrs, mr),
+            None if shape % 9 == 8 else self.source(region, shape // 11),
             None if shape % 9 >= 7 else self.memory(remote, change),
             None if imm % 3 == 0 else odd(imm // 3),
-            one(lengths, shape),
-            one(offsets, shape // 5),
-            one(offsets, shape // 20),
             shape % 11 == 0,
         )
 
     async def write(self, qp: int, *numbers: int) -> None:
-        each, on = self.write_of(*numbers), one(self.qps, qp)
-        ranges = {"length": each.length, "local_offset": each.local_offset,
-                  "remote_offset": each.remote_offset, "redundant": each.redundant,
-                  "timeout": one(TIMES, qp // 5)}  # fmt: skip
-        if each.imm is None:
-            await on.write(each.mr, each.remote, **ranges)
-        else:
-            await on.write_imm(each.mr, each.remote, imm=each.imm, **ranges)
+        src, dst, imm, redundant = self.write_of(*numbers)
+        await one(self.qps, qp).write(
+            src, dst, imm=imm, redundant=redundant, timeout=one((None, *TIMES), qp // 5)
+        )
 
     async def post(self, qp: int, *numbers: int) -> None:
-        mr, remote, imm, *ranges = self.write_of(*numbers)
-        names = ("length", "local_offset", "remote_offset", "redundant")
-        await one(self.qps, qp).post(mr, remote, imm=imm, **dict(zip(names, ranges, strict=True)))
+        src, dst, imm, redundant = self.write_of(*numbers)
+        await one(self.qps, qp).post(src, dst, imm=imm, redundant=redundant)
 
     async def post_many(self, qp: int, count: int, *numbers: int) -> None:
-        await one(self.qps, qp).post_many([self.write_of(*numbers)] * (count % 20))
+        await one(self.qps, qp).post_many([self.write_of(*numbers)] * (count % 600))
 
     async def post_scattered(
-        self, qp: int, mr: int, remote: int, change: int, local: int, far: int, length: int
+        self, qp: int, region: int, remote: int, change: int, src: int, dst: int, length: int
     ) -> None:
         await one(self.qps, qp).post_scattered(
-            one(self.mrs, mr), self.memory(remote, change), length=odd(length),
-            local_offsets=[odd(local), 0][: 1 + local % 2], remote_offsets=[odd(far), 0][: far % 3],
+            self.source(region, change), self.memory(remote, change), length=odd(length),
+            src_offsets=[odd(src), 0][: 1 + src % 2], dst_offsets=[odd(dst), 0][: dst % 3],
         )  # fmt: skip
 
     async def space(self, context: int, number: int) -> None:
-        made = one(self.contexts, context).messages(odd(number))
-        await made.__aenter__()
-        self.spaces.append(made)
+        self.spaces.append(await one(self.contexts, context).messages(odd(number)))
 
     async def send(self, space: int, qp: int, size: int, tag: int) -> None:
         buffer = bytes(one((0, *SIZES), size))
@@ -286,14 +282,14 @@ class World:
     async def look(self, context: int, qp: int, what: int) -> None:
         of, on = one(self.contexts, context), one(self.qps, qp)
         await one(
-            (on.query, on.evs, of.snapshot, of.counters, of.drops, lambda: of.trace(odd(what // 7)),
+            (on.info, on.evs, of.snapshot, of.counters, of.drops, lambda: of.trace(odd(what // 7)),
              self._properties(of, on)), what,
         )()  # fmt: skip
 
     def _properties(self, of: Any, on: Any) -> Call:
         async def read() -> None:
             repr((of.udp_port, of.name, of.ports, of.missing, of.peers, of.warnings, of.qps))
-            repr((on, on.qpn, on.peer_host, on.seal, on.path_mtu, on.mpr, on.planes, on.private))
+            repr((on, on.qpn, on.peer, on.seal, on.path_mtu, on.mpr, on.planes, on.ended))
             _ = on.message_peer
 
         return read
@@ -315,8 +311,7 @@ class World:
             return
         qps = None if what % 2 else [one(self.qps, qp)]
         made = one(self.contexts, context).record(qps, width_ns=odd(what // 6))
-        await made.__aenter__()
-        self.recorders.append(made)
+        self.recorders.append(await made)
 
     async def cancel(self, which: int) -> None:
         others = [task for task in self.tasks if task is not asyncio.current_task()]
@@ -340,7 +335,7 @@ class World:
 
 
 CALLS = {
-    "context": 1, "listen": 2, "accept": 2, "connect": 3, "register": 3, "deregister": 2,
+    "context": 1, "listen": 2, "accept": 2, "connect": 3, "register": 3, "close_region": 1,
     "write": 6, "post": 6,
     "post_many": 7, "post_scattered": 7, "space": 2, "send": 4, "recv": 6, "make_profile": 3,
     "move_profile": 4, "evs": 4, "set_mpr": 2, "look": 3, "stream": 2, "read": 1, "record": 3,

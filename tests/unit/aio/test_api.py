@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 import walls
-from endpoints import WRITE, connected_pair
+from endpoints import connected_pair
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, rule
@@ -93,7 +93,7 @@ async def test_numbers__that_do_not_fit_are_refused_at_once() -> None:
             with refused:
                 await anext(near.immediates(timeout=timeout))
             with refused:
-                await near.write_imm(imm=1, timeout=timeout)
+                await near.write(imm=1, timeout=timeout)
             with refused:
                 await pair.listener.accept(timeout=timeout)
             with refused:
@@ -113,13 +113,15 @@ async def test_numbers__that_do_not_fit_are_refused_at_once() -> None:
         with refused:
             pair.near_context.record(width_ns=1 << 64)
         data = bytearray(64)
-        async with pair.near_context.register(data, access=WRITE) as mr:
+        async with pair.near_context.register(data, writable=True) as region:
             for remote in (RemoteMemory(1 << 64, 1, 64), RemoteMemory(0, 1 << 32, 64)):
                 with refused:
-                    await near.write(mr, remote)
+                    await near.write(region, remote)
                 with refused:
-                    near.post_scattered(mr, remote, length=1, local_offsets=[0], remote_offsets=[0])
-        await near.write_imm(imm=7)
+                    near.post_scattered(region, remote, length=1, src_offsets=[0], dst_offsets=[0])
+            with refused:  # its end is beyond 64 bits
+                await near.write(region, RemoteMemory((1 << 64) - 1, 1, 64))
+        await near.write(imm=7)
         assert (await anext(pair.far.immediates())).imm == 7
 
 

@@ -26,8 +26,6 @@ import walls
 from endpoints import (
     BUDGET_SECONDS,
     LOOPBACK,
-    READ,
-    WRITE,
     connected_pair,
     listening,
     listening_to_itself,
@@ -42,6 +40,7 @@ from endpoints import (
 from ports import free_port
 from slowness import PATIENCE
 
+import mrc
 from mrc import (
     QP,
     ArgumentError,
@@ -53,6 +52,7 @@ from mrc import (
     Immediate,
     InUseError,
     Listener,
+    Opening,
     PathError,
     PeerGoneError,
     PlaneShares,
@@ -60,7 +60,6 @@ from mrc import (
     StateError,
     Timeouts,
 )
-from mrc.aio.context import Opening
 
 # ---- Several of each -----------------------------------------------------------------------
 
@@ -72,10 +71,10 @@ async def test_connect__many_qps_at_once() -> None:
             *(context.connect("127.0.0.1", **there, private={"n": n}) for n in range(32))
         )
         far = [await listener.accept() for _ in range(32)]
-        assert sorted(qp.private["n"] for qp in far) == list(range(32))
+        assert sorted(qp.peer.private["n"] for qp in far) == list(range(32))
         assert len({qp.qpn for qp in near}) == 32
-        by_number = {qp.private["n"]: qp for qp in far}
-        await asyncio.gather(*(qp.write_imm(imm=n) for n, qp in enumerate(near)))
+        by_number = {qp.peer.private["n"]: qp for qp in far}
+        await asyncio.gather(*(qp.write(imm=n) for n, qp in enumerate(near)))
         for n in range(32):
             assert (await anext(by_number[n].immediates())).imm == n
 
@@ -86,7 +85,7 @@ async def test_connect__to_itself() -> None:
         await context.connect("::1", listener.port) as near,
         await listener.accept() as far,
     ):
-        await asyncio.gather(near.write_imm(imm=1), far.write_imm(imm=2))
+        await asyncio.gather(near.write(imm=1), far.write(imm=2))
         assert (await anext(far.immediates())).imm == 1
         assert (await anext(near.immediates())).imm == 2
 
@@ -96,13 +95,13 @@ async def test_connect__several_planes_share_the_load() -> None:
     target = bytearray(len(data))
     async with (
         connected_pair(interfaces=addresses, plane_shares=PlaneShares.EQUAL) as pair,
-        memory(pair, data, target) as (source, mr),
+        memory(pair, data, target) as (source, there),
     ):
-        after, sent_again = await pair.near.query(), 1
+        after, sent_again = await pair.near.info(), 1
         while sent_again:  # planes that stood still come back one after the other
             before = after
-            await pair.near.write(source, mr.remote)
-            after = await pair.near.query()
+            await pair.near.write(source, there.handle)
+            after = await pair.near.info()
             sent_again = after.retransmitted_packets - before.retransmitted_packets
         assert bytes(target) == data
         assert pair.near.planes == pair.far.planes == (1, 2, 3)
@@ -120,17 +119,17 @@ async def test_write__both_ways_through_small_sockets() -> None:
         sources = [pattern(size, seed) for seed in range(2)]
         targets = [bytearray(size) for _ in range(2)]
         async with (
-            ends[0][0].register(sources[0], access=READ) as near_source,
-            ends[1][0].register(sources[1], access=READ) as far_source,
-            ends[1][0].register(targets[0], access=WRITE) as far_target,
-            ends[0][0].register(targets[1], access=WRITE) as near_target,
+            ends[0][0].register(sources[0]) as near_source,
+            ends[1][0].register(sources[1]) as far_source,
+            ends[1][0].register(targets[0], writable=True) as far_target,
+            ends[0][0].register(targets[1], writable=True) as near_target,
         ):
             pieces = ((near_source, far_target), (far_source, near_target))
 
             async def send(side: bool) -> None:
                 source, target = pieces[side]
                 for _ in range(writes):
-                    await ends[side][1].write(source, target.remote)
+                    await ends[side][1].write(source, target.handle)
                     done.append(side)
 
             await asyncio.gather(send(False), send(True))
@@ -141,10 +140,10 @@ async def test_write__both_ways_through_small_sockets() -> None:
 
 
 async def test_udp_port__each_context_of_a_host_has_its_own() -> None:
-    async with Context(loopback_config()) as one, Context(loopback_config()) as two:
+    async with mrc.open(loopback_config()) as one, mrc.open(loopback_config()) as two:
         assert one.udp_port != two.udp_port
         with pytest.raises(InUseError, match=f"UDP port {one.udp_port} is in use"):
-            await Context(loopback_config(udp_port=one.udp_port)).__aenter__()
+            await mrc.open(loopback_config(udp_port=one.udp_port))
 
 
 # ---- Memory --------------------------------------------------------------------------------
@@ -156,19 +155,19 @@ async def test_register__a_mapped_file_is_written_in_place(tmp_path: Path) -> No
     data = pattern(8192)
     async with connected_pair() as pair:
         with path.open("r+b") as file, mmap.mmap(file.fileno(), 0) as mapped:
-            async with memory(pair, data, mapped) as (source, mr):
-                await pair.near.write(source, mr.remote)
+            async with memory(pair, data, mapped) as (source, there):
+                await pair.near.write(source, there.handle)
     assert path.read_bytes() == data
 
 
 async def test_register__an_empty_buffer_is_refused() -> None:
-    async with Context(loopback_config()) as context:
+    async with mrc.open(loopback_config()) as context:
         with pytest.raises(ArgumentError, match="is empty"):
-            context.register(bytearray(), access=WRITE)
+            context.register(bytearray(), writable=True)
 
 
 async def test_register__cancelled_while_it_waits() -> None:
-    async with asyncio.timeout(BUDGET_SECONDS), Context(loopback_config()) as context:
+    async with asyncio.timeout(BUDGET_SECONDS), mrc.open(loopback_config()) as context:
         buffer = bytearray(64)
         registering = spawn(_register(context, buffer))
         await asyncio.sleep(0)
@@ -180,25 +179,52 @@ async def test_register__cancelled_while_it_waits() -> None:
 
 
 async def _register(context: Context, buffer: bytearray) -> None:
-    async with context.register(buffer, access=WRITE):
+    async with context.register(buffer, writable=True):
         raise AssertionError("registered in spite of the cancellation")
 
 
 async def test_register__keys_are_unpredictable() -> None:
-    async with Context(loopback_config()) as context:
-        mrs = [await context.register(bytes(8), access=READ) for _ in range(64)]
-        assert len({mr.rkey for mr in mrs}) == 64
-        assert max(mr.rkey for mr in mrs) > 1 << 24
-        for mr in mrs:
-            await context.deregister(mr)
+    async with mrc.open(loopback_config()) as context:
+        regions = [await context.register(bytearray(8), writable=True) for _ in range(64)]
+        keys = {region.handle.rkey for region in regions}
+        assert len(keys) == 64
+        assert max(keys) > 1 << 24
+        for region in regions:
+            await region.close()
 
 
-async def test_deregister__the_peer_can_write_no_more() -> None:
+async def test_register__wrong_arguments() -> None:
+    async with mrc.open(loopback_config()) as context:
+        with pytest.raises(TypeError, match="writable: needs True or False, not 1"):
+            context.register(bytearray(8), writable=1)  # type: ignore[arg-type]
+        with pytest.raises(ArgumentError, match="buffer: needs a writable contiguous buffer"):
+            context.register(b"abc", writable=True)
+
+
+async def test_region__closed_twice_and_by_two_at_once() -> None:
+    async with mrc.open(loopback_config()) as context:
+        buffer = bytearray(8)
+        for _ in range(20):
+            region = await context.register(buffer)
+            await asyncio.gather(region.close(), region.close())
+            await region.close()
+            buffer.append(0)  # it is not pinned any more
+
+
+async def test_region__outlives_its_context_as_an_object() -> None:
+    async with mrc.open(loopback_config()) as context:
+        buffer = bytearray(8)
+        region = await context.register(buffer)
+    buffer.append(0)
+    await region.close()
+
+
+async def test_region__closed__the_peer_can_write_no_more() -> None:
     async with connected_pair() as pair:
         target = bytearray(b"." * 8)
-        async with pair.far_context.register(target, access=WRITE) as mr:
-            remote = mr.remote
-        async with pair.near_context.register(b"overrun!", access=READ) as source:
+        async with pair.far_context.register(target, writable=True) as there:
+            remote = there.handle
+        async with pair.near_context.register(b"overrun!") as source:
             with pytest.raises(CompletionError, match="REM_ACCESS_ERR"):
                 await pair.near.write(source, remote)
         assert target == b"." * 8
@@ -220,7 +246,7 @@ def test_connect__a_peer_that_ends_while_we_connect() -> None:
 
         ending = await asyncio.start_server(drop, "127.0.0.1", 0)
         port = ending.sockets[0].getsockname()[1]
-        async with Context(loopback_config()) as context:
+        async with mrc.open(loopback_config()) as context:
             with pytest.raises(ConnectError, match=f"no program listens on TCP port {port}"):
                 await context.connect("127.0.0.1", port)
         assert dropped.is_set()
@@ -230,14 +256,14 @@ def test_connect__a_peer_that_ends_while_we_connect() -> None:
 
 @pytest.mark.parametrize("port", [-1, 65536])
 async def test_connect_listen__no_port(port: int) -> None:
-    async with Context(loopback_config()) as context:
+    async with mrc.open(loopback_config()) as context:
         for call in (context.connect, context.listen):
             with pytest.raises(ArgumentError, match=f"port: {port} is not within"):
                 call("127.0.0.1", port)
 
 
 async def test_connect__private_data_that_is_no_json() -> None:
-    async with Context(loopback_config()) as context:
+    async with mrc.open(loopback_config()) as context:
         with pytest.raises(ArgumentError, match="private"):
             await context.connect("127.0.0.1", 1, private={"x": b"bytes"})
         with pytest.raises(ArgumentError, match=r"private: .* at most"):
@@ -252,7 +278,7 @@ async def test_connect__no_ip_version_in_common() -> None:
 
 async def test_context__an_interface_that_does_not_exist(caplog: pytest.LogCaptureFixture) -> None:
     """connect fails at once; listen waits for the interface and logs this once."""
-    async with Context(ContextConfig(interfaces=("mrc-none",))) as context:
+    async with mrc.open(ContextConfig(interfaces=("mrc-none",))) as context:
         with pytest.raises(ConfigError, match=r"^interfaces: no interface mrc-none"):
             await context.connect("127.0.0.1", 1)
         assert not caplog.messages
@@ -284,14 +310,14 @@ async def test_connect__cancelled_at_any_moment() -> None:
 
         await until(given_back)
         async with await context.connect("127.0.0.1", listener.port) as near:
-            await near.write_imm(imm=1)
+            await near.write(imm=1)
 
 
 async def test_close__a_probe_under_way() -> None:
     async with connected_pair() as pair:
         await pair.far.abort()
         probing = spawn(pair.near.probe_ev(0, timeout=BUDGET_SECONDS))
-        await pair.near.query()  # commands run in order, so the probe has begun
+        await pair.near.info()  # commands run in order, so the probe has begun
         await pair.near.close()
         with pytest.raises(StateError, match="the QP was closed"):
             await probing
@@ -302,7 +328,7 @@ def test_context__on_uvloop() -> None:
         async with connected_pair() as pair:
             data = pattern(100_000)
             assert await transfer(pair, data) == data
-            await pair.near.write_imm(imm=1)
+            await pair.near.write(imm=1)
             assert (await anext(pair.far.immediates())).imm == 1
 
     uvloop.run(work())
@@ -317,10 +343,10 @@ def test_context__polled_by_the_event_loop(run: Callable[[Any], None]) -> None:
             assert "mrc-datapath" not in thread_names()
             data = pattern(3_000_000)
             assert await transfer(pair, data) == data
-            await asyncio.gather(*(pair.near.write_imm(imm=n) for n in range(20_000)))
+            await asyncio.gather(*(pair.near.write(imm=n) for n in range(20_000)))
             received = [await anext(pair.far.immediates()) for _ in range(20_000)]
             assert [immediate.imm for immediate in received] == list(range(20_000))
-            await pair.far.write_imm(imm=7)
+            await pair.far.write(imm=7)
             assert (await anext(pair.near.immediates())).imm == 7
             await pair.far.abort()
             assert (await pair.near.probe_ev(0, timeout=0.01)).error == errno.ETIMEDOUT
@@ -356,9 +382,9 @@ async def test_context__nothing_is_left_behind() -> None:
 
 async def test_context_close__ends_everything_in_one_go() -> None:
     async with asyncio.timeout(BUDGET_SECONDS):
-        context = await Context(loopback_config()).__aenter__()
+        context = await mrc.open(loopback_config())
         buffer = bytearray(4096)
-        await context.register(buffer, access=WRITE)
+        await context.register(buffer, writable=True)
         listener = await context.listen("127.0.0.1", 0)
         near = await context.connect("127.0.0.1", listener.port)
         reader = spawn(_first(near))
@@ -372,7 +398,7 @@ async def test_context_close__ends_everything_in_one_go() -> None:
         with pytest.raises(StateError, match="listener is closed"):
             await accepting
         with pytest.raises(StateError):
-            await near.write_imm(imm=1)
+            await near.write(imm=1)
         with pytest.raises(StateError, match="the Context is closed"):
             await context.connect("127.0.0.1", 1)
 
@@ -388,9 +414,43 @@ async def _accept_twice(listener: Listener) -> None:
 
 async def test_context__not_open_yet() -> None:
     context = Context(loopback_config())
-    with pytest.raises(StateError, match="async with"):
+    with pytest.raises(StateError, match=r"not open: use mrc\.open"):
         _ = context.udp_port
     await context.close()
+
+
+async def test_open__takes_the_fields_of_its_configuration() -> None:
+    config = loopback_config(name="one", sockets=Sockets(polled=True))
+    async with mrc.open(config, name="two") as context:
+        assert (context.name, context.config.sockets.polled) == ("two", True)
+        assert config.name == "one"
+    async with mrc.open(name="three", interfaces=(LOOPBACK[4],)) as context:
+        assert context.name == "three"
+    async with mrc.open(None, interfaces=(LOOPBACK[4],)) as context:
+        assert [port.nic for port in context.ports] == ["lo"]
+
+
+def test_open__wrong_fields_at_once() -> None:
+    wrong: Any = mrc.open
+    with pytest.raises(TypeError, match="colour"):
+        wrong(colour="red")
+    with pytest.raises(ConfigError, match="udp_port: 65536 is not within"):
+        mrc.open(udp_port=65536)
+    with pytest.raises(TypeError):
+        wrong(config=loopback_config())
+    with pytest.raises(TypeError):
+        wrong({"name": "h1"})
+
+
+async def test_open__and_closed_without_async_with() -> None:
+    context = await mrc.open(loopback_config())
+    assert await context.counters()
+    async with context as same:
+        assert same is context
+    for _ in range(2):
+        await context.close()
+    with pytest.raises(StateError, match="the Context is closed"):
+        await context.counters()
 
 
 # ---- The results of connect, listen and register ------------------------------------------------
@@ -399,16 +459,18 @@ async def test_context__not_open_yet() -> None:
 async def test_opening__is_closed_at_the_end() -> None:
     async with (
         asyncio.timeout(BUDGET_SECONDS),
-        Context(loopback_config()) as near,
-        Context(loopback_config()) as far,
+        mrc.open(loopback_config()) as near,
+        mrc.open(loopback_config()) as far,
     ):
         async with far.listen(LOOPBACK[4], 0) as listener:
-            async with near.connect(LOOPBACK[4], listener.port) as qp, near.register(b"abc") as mr:
+            async with (
+                near.connect(LOOPBACK[4], listener.port) as qp,
+                near.register(b"abc") as region,
+                listener.accept() as peer,
+            ):
                 assert near.qps == (qp,)
-                assert mr.length == 3
-                peer = await listener.accept()
-            assert qp.closed
-            await peer.close()
+                assert (region.length, peer.closed) == (3, False)
+            assert qp.closed and peer.closed
         with pytest.raises(StateError, match="the listener is closed"):
             await listener.accept()
 
@@ -416,15 +478,15 @@ async def test_opening__is_closed_at_the_end() -> None:
 async def test_opening__awaited_it_stays_open() -> None:
     async with (
         asyncio.timeout(BUDGET_SECONDS),
-        Context(loopback_config()) as near,
-        Context(loopback_config()) as far,
+        mrc.open(loopback_config()) as near,
+        mrc.open(loopback_config()) as far,
     ):
         listener = await far.listen(LOOPBACK[4], 0)
         qp = await asyncio.create_task(near.connect(LOOPBACK[4], listener.port))
         first, second = await asyncio.gather(near.register(b"abc"), near.register(b"defg"))
         assert (first.length, second.length, qp.closed) == (3, 4, False)
         async with qp:  # both spellings work
-            await near.deregister(first)
+            await first.close()
         assert qp.closed
 
 
@@ -432,19 +494,16 @@ async def test_opening__what_fails_is_not_closed() -> None:
     async def fail() -> int:
         raise ArgumentError("no")
 
-    async def leave(*_: object) -> None:
-        raise AssertionError("nothing was opened")
-
     with pytest.raises(ArgumentError, match="no"):
-        async with Opening(fail(), leave):
-            pass
+        async with Opening(fail()):
+            raise AssertionError("nothing was opened")
 
 
 async def test_context__that_cannot_open_leaves_nothing() -> None:
-    async with Context(loopback_config(metrics=("127.0.0.1", 0))) as first:
+    async with mrc.open(loopback_config(metrics=("127.0.0.1", 0))) as first:
         before = {*os.listdir("/proc/self/fd")}
         with pytest.raises(InUseError):
-            async with Context(loopback_config(metrics=("127.0.0.1", first.metrics_port))):
+            async with mrc.open(loopback_config(metrics=("127.0.0.1", first.metrics_port))):
                 pass
         assert {*os.listdir("/proc/self/fd")} <= before
 
@@ -455,14 +514,14 @@ async def test_opening__an_error_in_the_block_aborts_the_qp() -> None:
             async with near.connect(LOOPBACK[4], listener.port):
                 raise KeyError
         peer = await listener.accept()
-        await peer.until_peer_gone()
+        await peer.until_closed()
         with pytest.raises(PeerGoneError, match=r"its program failed \(KeyError\)"):
             await anext(peer.immediates())
         await peer.close()
 
 
 async def test_opening__never_used_opens_nothing() -> None:
-    async with Context(loopback_config()) as context:
+    async with mrc.open(loopback_config()) as context:
         context.register(b"abc").close()
         context.connect(LOOPBACK[4], 1).close()
         with pytest.raises(ArgumentError):
@@ -471,7 +530,7 @@ async def test_opening__never_used_opens_nothing() -> None:
 
 async def test_qps__one_that_the_caller_forgot_is_closed_with_its_context() -> None:
     async with listening_to_itself() as (_, listener):
-        async with Context(loopback_config()) as near:
+        async with mrc.open(loopback_config()) as near:
             await near.connect(LOOPBACK[4], listener.port)
             gc.collect()
             (qp,) = near.qps
@@ -488,8 +547,8 @@ KIB = 1 << 10
 MS = 1_000_000
 
 
-def several(engines: int, **options: Any) -> Context:
-    return Context(loopback_config(sockets=Sockets(engines=engines), **options))
+def several(engines: int, **options: Any) -> Opening[Context]:
+    return mrc.open(loopback_config(sockets=Sockets(engines=engines), **options))
 
 
 def engine_of(context: Context, qp: QP) -> int:
@@ -500,13 +559,13 @@ def engine_of(context: Context, qp: QP) -> int:
 
 @asynccontextmanager
 async def joined(
-    near: Context, far: Context, count: int, **options: Any
+    near_opening: Opening[Context], far_opening: Opening[Context], count: int, **options: Any
 ) -> AsyncIterator[tuple[Context, Context, list[tuple[QP, QP]]]]:
     """Two Contexts with so many connections: both ends of each."""
     async with (
         asyncio.timeout(BUDGET_SECONDS),
-        near,
-        far,
+        near_opening as near,
+        far_opening as far,
         far.listen("127.0.0.1", 0, **options) as listener,
         AsyncExitStack() as stack,
     ):
@@ -514,7 +573,7 @@ async def joined(
         for _ in range(count):
             there = near.connect("127.0.0.1", listener.port, **options)
             ours = await stack.enter_async_context(there)
-            ends.append((ours, await stack.enter_async_context(await listener.accept())))
+            ends.append((ours, await stack.enter_async_context(listener.accept())))
         yield near, far, ends
 
 
@@ -526,12 +585,12 @@ async def test_qps__are_spread_over_the_engines_of_both_ends() -> None:
         assert Counter(engine_of(near, qp) for qp, _ in ends) == {0: 3, 1: 2, 2: 2}
         assert Counter(engine_of(far, qp) for _, qp in ends) == {0: 4, 1: 3}
         async with (
-            near.register(data, access=READ) as source,
-            far.register(target, access=WRITE) as mr,
+            near.register(data) as source,
+            far.register(target, writable=True) as there,
             far.record(width_ns=10 * MS) as every,
         ):
             for i, (qp, _) in enumerate(ends):
-                await qp.write(source, mr.remote, remote_offset=i * len(data))
+                await qp.write(source, there.handle[i * len(data) :])
             recording = await every.stop()
         assert bytes(target) == count * data
         assert (await far.counters())["RX_BYTES"] == sum(recording.bytes) == len(target)
@@ -562,8 +621,8 @@ async def test_record__qps_of_several_engines() -> None:
     async with joined(several(3), several(3), 3) as (near, far, ends):
         target = bytearray(len(data))
         async with (
-            near.register(data, access=READ) as source,
-            far.register(target, access=WRITE) as mr,
+            near.register(data) as source,
+            far.register(target, writable=True) as there,
         ):
             with pytest.raises(ArgumentError, match="another Context"):
                 far.record([ends[0][0]])
@@ -572,30 +631,31 @@ async def test_record__qps_of_several_engines() -> None:
                     async with far.record([ends[2][1]]):
                         pass
                 for qp, _ in ends:
-                    await qp.write(source, mr.remote)
+                    await qp.write(source, there.handle)
                 recording = await recorder.stop()
             async with far.record([ends[1][1]]) as again:
                 assert not any((await again.stop()).bytes)
     assert sum(recording.bytes) == 2 * len(data)
 
 
-async def test_deregister__waits_for_all_engines_and_then_nobody_writes() -> None:
+async def test_region__close_waits_for_all_engines_and_then_nobody_writes() -> None:
     target = bytearray(4 * KIB)
     async with joined(several(2), several(2), 2) as (near, far, ends):
-        source = await near.register(bytes(4 * KIB), access=READ)
-        mr = await far.register(target, access=WRITE)
-        writes = [spawn(qp.write(source, mr.remote)) for qp, _ in ends]
-        while source.outstanding < 2:  # noqa: ASYNC110 the tasks have to begin
+        source = await near.register(bytes(4 * KIB))
+        there = await far.register(target, writable=True)
+        writes = [spawn(qp.write(source, there.handle)) for qp, _ in ends]
+        while source._outstanding < 2:  # noqa: ASYNC110 the tasks have to begin
             await asyncio.sleep(0)
-        await near.deregister(source)
-        assert source.outstanding == 0
+        await source.close()
+        assert source._outstanding == 0
         await asyncio.gather(*writes)
-        await far.deregister(mr)
+        remote = there.handle
+        await there.close()
         target.append(0)  # it is not pinned any more
-        async with near.register(bytes(4 * KIB), access=READ) as other:
+        async with near.register(bytes(4 * KIB)) as other:
             for qp, _ in ends:
                 with pytest.raises(CompletionError):
-                    await qp.write(other, mr.remote)
+                    await qp.write(other, remote)
 
 
 async def test_udp_ports__follow_each_other() -> None:
@@ -645,16 +705,16 @@ def datapath_threads() -> int:
 
 async def leave_open() -> tuple[Context, Listener, QP]:
     """A Context with everything that it can have, left open."""
-    context = await Context(loopback_config()).__aenter__()
+    context = await mrc.open(loopback_config())
     listener = await context.listen("127.0.0.1", 0)
-    await context.register(bytearray(100), access=READ)
+    await context.register(bytearray(100))
     qp = await context.connect("127.0.0.1", listener.port)
     await listener.accept()
     return context, listener, qp
 
 
 async def open_and_close() -> None:
-    async with Context(loopback_config()) as context:
+    async with mrc.open(loopback_config()) as context:
         await context.counters()
 
 
@@ -679,7 +739,7 @@ def test_close__after_the_loop_ended() -> None:
 @leaves_open
 def test_calls__after_the_loop_ended() -> None:
     context, _, qp = asyncio.run(leave_open())
-    for call in (context.counters, qp.query, lambda: qp.write_imm(imm=1)):
+    for call in (context.counters, qp.info, lambda: qp.write(imm=1)):
         with pytest.raises(StateError, match="its event loop has ended: open another one"):
             asyncio.run(call())
     asyncio.run(context.close())
@@ -695,7 +755,7 @@ async def test_close__from_another_thread() -> None:
             asyncio.run(context.close())
         refusals.append(str(caught.value))
 
-    async with Context(loopback_config()) as context:
+    async with mrc.open(loopback_config()) as context:
         thread = threading.Thread(target=close, args=(context,))
         thread.start()
         await asyncio.to_thread(thread.join)

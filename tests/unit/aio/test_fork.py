@@ -23,7 +23,6 @@ from typing import Any
 import pytest
 from endpoints import (
     BUDGET_SECONDS,
-    READ,
     Pair,
     connected_pair,
     loopback_config,
@@ -31,7 +30,8 @@ from endpoints import (
     transfer,
 )
 
-from mrc import Context, Sockets, StateError
+import mrc
+from mrc import Sockets, StateError
 
 HERE = Path(__file__).parent
 
@@ -58,7 +58,7 @@ async def check_unharmed(pair: Pair) -> None:
     """Both ends still write, answer and connect."""
     data = pattern(200_000)
     assert await transfer(pair, data) == data
-    await asyncio.gather(pair.far.write_imm(imm=7), pair.near.write_imm(imm=8))
+    await asyncio.gather(pair.far.write(imm=7), pair.near.write(imm=8))
     assert (await anext(pair.near.immediates())).imm == 7
     assert (await anext(pair.far.immediates())).imm == 8
     async with await pair.near_context.connect("127.0.0.1", pair.listener.port):
@@ -83,8 +83,8 @@ async def test_fork__calls_in_the_child_say_what_to_do(polled: bool) -> None:
                 pair.near_context.snapshot,
                 pair.near_context.listen,
                 lambda: pair.near_context.connect("127.0.0.1"),
-                lambda: pair.near.write_imm(imm=1),
-                pair.near.query,
+                lambda: pair.near.write(imm=1),
+                pair.near.info,
                 pair.near.evs,
                 pair.listener.accept,
             ):
@@ -93,7 +93,9 @@ async def test_fork__calls_in_the_child_say_what_to_do(polled: bool) -> None:
             with pytest.raises(StateError, match="does not survive fork"):
                 pair.near.post(imm=3)
             with pytest.raises(StateError, match="does not survive fork"):
-                pair.near_context.register(bytearray(8), access=READ)
+                pair.near.post_many([])
+            with pytest.raises(StateError, match="does not survive fork"):
+                pair.near_context.register(bytearray(8))
             run_step_to_end(pair.near.close())
             run_step_to_end(pair.listener.close())
             run_step_to_end(pair.near_context.close())
@@ -112,10 +114,10 @@ def run_step_to_end(work: Coroutine[Any, Any, Any]) -> None:
 async def own_context(port: int) -> None:
     async with (
         asyncio.timeout(BUDGET_SECONDS),
-        Context(loopback_config()) as context,
+        mrc.open(loopback_config()) as context,
         await context.connect("127.0.0.1", port) as qp,
     ):
-        await qp.write_imm(imm=99)
+        await qp.write(imm=99)
 
 
 def run_own_context(port: int) -> None:
@@ -152,7 +154,7 @@ async def test_executor__workers_read_registered_memory_while_it_is_written() ->
         _samples[:] = data = pattern(64_000)
         async with (
             connected_pair() as pair,
-            pair.near_context.register(_samples, access=READ),
+            pair.near_context.register(_samples),
         ):
             workers = ProcessPoolExecutor(2, multiprocessing.get_context("fork"))
             with workers:
@@ -194,7 +196,6 @@ import asyncio, gc, os, sys
 sys.path[:0] = {path!r}
 import test_fork, endpoints
 test_fork.forbid_io_uring()
-from mrc import Context
 
 async def main():
     async with endpoints.connected_pair() as pair:

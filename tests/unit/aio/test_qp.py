@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import asyncio
 import errno
-import functools
 import os
 import time
 from typing import Any
@@ -14,8 +13,6 @@ from unittest.mock import AsyncMock, Mock, patch
 import pytest
 from endpoints import (
     BUDGET_SECONDS,
-    READ,
-    WRITE,
     connected_pair,
     loopback_config,
     memory,
@@ -25,12 +22,13 @@ from endpoints import (
     two_planes,
 )
 
+import mrc
 from mrc import (
     ArgumentError,
     CcKind,
     CcParameters,
     CompletionError,
-    Context,
+    Ended,
     EventReason,
     EvState,
     Integrity,
@@ -39,7 +37,6 @@ from mrc import (
     ProtocolError,
     QpErrorEvent,
     QpState,
-    QueueFullError,
     Queues,
     RemoteMemory,
     Retries,
@@ -48,6 +45,7 @@ from mrc import (
     StateError,
     Timeouts,
     WcStatus,
+    Write,
 )
 from mrc.aio import qp
 from mrc.connect import connect as connecting
@@ -55,7 +53,8 @@ from mrc.connect import profiles
 from mrc.connect.oob import decode_body
 from mrc.connect.proof import Proof
 from mrc.engine.engine import Notice
-from mrc.enums import EventType
+from mrc.engine.memory import HeldBuffer, Region
+from mrc.enums import Access, EventType
 from mrc.errors import PathMtuError
 from mrc.events import PlaneEvent, PlaneShareEvent, PortEvent, QpInfo
 from mrc.tasks import cancelled
@@ -94,7 +93,7 @@ async def test_write__under_other_policies(options: dict[str, Any]) -> None:
     data = pattern(500_000)
     async with connected_pair(**options) as pair:
         assert await transfer(pair, data) == data
-        await asyncio.gather(*(pair.near.write_imm(imm=i) for i in range(8)))
+        await asyncio.gather(*(pair.near.write(imm=i) for i in range(8)))
         immediates = pair.far.immediates()
         assert [(await anext(immediates)).imm for _ in range(8)] == list(range(8))
 
@@ -104,11 +103,11 @@ async def test_set_mpr__the_peer_keeps_within_it() -> None:
     queues = Queues(dynamic_mpr=True, mpr=1024)
     async with connected_pair(queues=queues, spraying=Spraying(mtu_limit=256)) as pair:
         assert await transfer(pair, data) == data
-        assert (await pair.near.query()).peer_mpr == 1024
+        assert (await pair.near.info()).peer_mpr == 1024
         for mpr in (128, 1024):
             await pair.far.set_mpr(mpr)
             assert await transfer(pair, data) == data
-            assert (await pair.near.query()).peer_mpr == mpr
+            assert (await pair.near.info()).peer_mpr == mpr
 
 
 async def test_set_mpr__must_be_agreed() -> None:
@@ -117,34 +116,26 @@ async def test_set_mpr__must_be_agreed() -> None:
             await pair.far.set_mpr(128)
 
 
-async def test_write__offsets_touch_nothing_else() -> None:
+async def test_write__slices_touch_nothing_else() -> None:
     async with connected_pair() as pair:
         data, target = pattern(1000), bytearray(b"." * 1000)
-        async with memory(pair, data, target) as (source, mr):
-            await pair.near.write(
-                source, mr.remote, length=100, local_offset=300, remote_offset=500
-            )
-        assert bytes(target) == b"." * 500 + data[300:400] + b"." * 400
+        async with memory(pair, data, target) as (source, there):
+            assert await pair.near.write(source[300:400], there.handle[500:]) == 100
+            assert await pair.near.write(source[:3], there.handle[997:], imm=1) == 3
+            assert (await anext(pair.far.immediates())).bytes == 3
+        assert bytes(target) == b"." * 500 + data[300:400] + b"." * 397 + data[:3]
 
 
-@pytest.mark.parametrize(
-    ("options", "argument"),
-    [
-        ({"length": 101}, "local_offset"),
-        ({"length": -1}, "local_offset"),
-        ({"local_offset": 101}, "local_offset"),
-        ({"local_offset": -1, "length": 1}, "local_offset"),
-        ({"remote_offset": 1}, "remote_offset"),
-        ({"remote_offset": -1}, "remote_offset"),
-    ],
-)
-async def test_write__a_range_outside_the_memory(options: dict[str, Any], argument: str) -> None:
-    async with (
-        connected_pair() as pair,
-        pair.near_context.register(bytes(100), access=READ) as mr,
-    ):
-        with pytest.raises(ArgumentError, match=argument):
-            await pair.near.write(mr, RemoteMemory(0, 0, 100), **options)
+async def test_write__a_range_outside_the_memory() -> None:
+    async with connected_pair() as pair, pair.near_context.register(bytes(100)) as source:
+        for begin, end in ((0, 101), (101, None), (-1, None), (5, 4)):
+            with pytest.raises(ArgumentError, match="region: "):
+                source[begin:end]
+            with pytest.raises(ArgumentError, match="memory of the peer: "):
+                RemoteMemory(0, 0, 100)[begin:end]
+        for handle in (RemoteMemory(0, 0, 99), RemoteMemory(0, 0, 100)[1:]):
+            with pytest.raises(ArgumentError, match="dst: 100 bytes do not fit into the 99"):
+                await pair.near.write(source, handle)
 
 
 async def test_write__from_memory_that_the_peer_may_write() -> None:
@@ -152,38 +143,119 @@ async def test_write__from_memory_that_the_peer_may_write() -> None:
     target = bytearray(8)
     async with (
         connected_pair() as pair,
-        pair.near_context.register(bytearray(b"12345678"), access=WRITE) as source,
-        pair.far_context.register(target, access=WRITE) as mr,
+        pair.near_context.register(bytearray(b"12345678"), writable=True) as source,
+        pair.far_context.register(target, writable=True) as there,
     ):
-        await pair.near.write(source, mr.remote)
+        await pair.near.write(source, there.handle)
     assert target == b"12345678"
 
 
 async def test_write__beyond_the_send_queue_waits_its_turn() -> None:
     async with connected_pair(queues=Queues(sq_depth=4)) as pair:
         data, target = pattern(64_000), bytearray(64_000)
-        async with memory(pair, data, target) as (source, mr):
-            write = functools.partial(pair.near.write, source, mr.remote, length=1000)
-            places = range(0, 64_000, 1000)
-            await asyncio.gather(*(write(local_offset=i, remote_offset=i) for i in places))
+        async with memory(pair, data, target) as (source, there):
+            at = range(0, 64_000, 1000)
+            writes = [pair.near.write(source[i : i + 1000], there.handle[i:]) for i in at]
+            assert await asyncio.gather(*writes) == [1000] * 64
         assert bytes(target) == data
-        assert (await pair.near.query()).outstanding == 0
+        assert (await pair.near.info()).outstanding == 0
 
 
 @pytest.mark.parametrize("polled", [False, True])
 async def test_post__without_a_task(polled: bool) -> None:
     async with connected_pair(sockets=Sockets(polled=polled), queues=Queues(sq_depth=2)) as pair:
         data, target = pattern(1000), bytearray(1000)
-        async with memory(pair, data, target) as (source, mr):
-            posted = [pair.near.post(source, mr.remote), pair.near.post(imm=7)]
-            with pytest.raises(QueueFullError, match="send queue: 0 of 2, needed: 1"):
-                pair.near.post(imm=8)
+        async with memory(pair, data, target) as (source, there):
+            posted = [pair.near.post(source, there.handle)]
+            posted += [pair.near.post(imm=imm) for imm in range(7, 17)]  # beyond the depth
             with pytest.raises(ArgumentError, match="pass both"):
                 pair.near.post()
-            assert (await anext(pair.far.immediates())).imm == 7
-            assert [(await done).bytes for done in posted] == [1000, 0]
+            immediates = pair.far.immediates()
+            assert [(await anext(immediates)).imm for _ in range(10)] == list(range(7, 17))
+            assert [await done for done in posted] == [1000] + [0] * 10
             assert target == data
-            await pair.near.post(imm=9)
+
+
+async def test_post__while_it_waits_for_a_place_it_is_cancelled() -> None:
+    """It is never sent, and its memory is free."""
+    async with connected_pair(queues=Queues(sq_depth=1)) as pair:
+        async with memory(pair, b"1", bytearray(1)) as (source, there):
+            first, second, third = (
+                pair.near.post(source, there.handle, imm=imm) for imm in (1, 2, 3)
+            )
+            second.cancel()
+            assert [await first, await third] == [1, 1]
+            immediates = pair.far.immediates()
+            assert [(await anext(immediates)).imm for _ in range(2)] == [1, 3]
+            await source.close()
+        assert (await pair.near.info()).outstanding == 0
+
+
+async def test_write__to_the_memory_of_a_closed_region_or_of_another_context() -> None:
+    async with connected_pair() as pair, memory(pair, b"1", bytearray(1)) as (source, there):
+        closed = await pair.near_context.register(b"2")
+        part = closed[:]
+        await closed.close()
+        await closed.close()  # nothing happens
+        refused = pytest.raises(StateError, match=r"src: .* is closed, or another Context's")
+        for wrong in (closed, part, there, there[:]):
+            with refused:
+                await pair.near.write(wrong, there.handle)
+            with refused:
+                pair.near.post(wrong, there.handle, imm=1)
+            with refused:
+                pair.near.post_many([Write(source, there.handle), Write(wrong, there.handle)])
+            with refused:
+                pair.near.post_scattered(
+                    wrong, there.handle, length=1, src_offsets=[0], dst_offsets=[0]
+                )
+        assert await pair.near.write(source, there.handle) == 1
+        assert (await pair.near.info()).acknowledged_bytes == 1
+
+
+async def test_post__one_that_the_engine_refuses_leaves_earlier_ones_alone() -> None:
+    """C refuses at once, while the others are under way; their places stay theirs."""
+    async with connected_pair(queues=Queues(sq_depth=3)) as pair:
+        data, target = pattern(1 << 22), bytearray(1 << 22)
+        dispatcher = pair.near._dispatcher
+        unknown = Region(HeldBuffer(4096, 8, None), Access.LOCAL_READ, AsyncMock())
+        dispatcher._regions[unknown._key] = unknown
+        async with memory(pair, data, target) as (source, there):
+            first = pair.near.post(source, there.handle)
+            await pair.near.info()
+            refused = [pair.near.post(unknown, there.handle) for _ in range(2)]
+            after = [pair.near.post(source[:1], there.handle, imm=imm) for imm in range(4)]
+            for each in refused:
+                with pytest.raises(ArgumentError, match="post: "):
+                    await each
+            del dispatcher._regions[unknown._key]
+            assert await asyncio.gather(first, *after) == [1 << 22, 1, 1, 1, 1]
+            immediates = pair.far.immediates()
+            assert [(await anext(immediates)).imm for _ in range(4)] == list(range(4))
+        assert target == data
+        assert (pair.near._sends.taken, unknown._outstanding) == (0, 0)
+
+
+async def test_post__on_a_qp_that_fails_under_load_all_of_them_end() -> None:
+    """The engine refuses what comes between the failure and its notice."""
+    async with connected_pair(queues=Queues(sq_depth=16)) as pair:
+        async with memory(pair, pattern(1 << 16), bytearray(1 << 16)) as (source, there):
+            wrong = RemoteMemory(there.address, there.handle.rkey ^ 1, 1 << 16)
+            posted = []
+            for number in range(4000):
+                try:
+                    to = wrong if number == 100 else there.handle
+                    posted.append(pair.near.post(source[: 1 + number], to))
+                except CompletionError:
+                    break
+                if number % 3 == 0:
+                    await asyncio.sleep(0)
+            results = await asyncio.gather(*posted, return_exceptions=True)
+        sizes = [result for result in results if not isinstance(result, BaseException)]
+        assert sizes == [1 + number for number in range(len(sizes))]
+        for result in results[len(sizes) :]:
+            assert isinstance(result, CompletionError | StateError)
+        assert pair.near._sends.taken == 0
 
 
 @pytest.mark.parametrize("wrong", ["rkey", "range", "access"])
@@ -191,22 +263,22 @@ async def test_write__what_the_peer_does_not_allow(wrong: str) -> None:
     async with connected_pair() as pair:
         target = bytearray(b"." * 4096)
         async with (
-            pair.near_context.register(pattern(4096), access=READ) as source,
-            pair.far_context.register(target, access=READ if wrong == "access" else WRITE) as mr,
+            pair.near_context.register(pattern(4096)) as source,
+            pair.far_context.register(target, writable=wrong != "access") as there,
         ):
             remote = {
-                "rkey": RemoteMemory(mr.address, mr.rkey ^ 1, 4096),
-                "range": RemoteMemory(mr.address + 8, mr.rkey, 4096),
-                "access": mr.remote,
+                "rkey": RemoteMemory(there.address, there._key ^ 1, 4096),
+                "range": RemoteMemory(there.address + 8, there._key, 4096),
+                "access": RemoteMemory(there.address, there._key, 4096),
             }[wrong]
             with pytest.raises(CompletionError) as caught:
                 await pair.near.write(source, remote)
             assert caught.value.status is WcStatus.REM_ACCESS_ERR
             assert "REM_ACCESS_ERR" in str(caught.value)
             assert QpErrorEvent(WcStatus.REM_ACCESS_ERR) in [e async for e in pair.near.events()]
-            assert (await pair.near.query()).state is QpState.ERROR
+            assert (await pair.near.info()).state is QpState.ERROR
             with pytest.raises(CompletionError, match="has failed"):
-                await pair.near.write(source, mr.remote)
+                await pair.near.write(source, remote)
         if wrong != "range":
             assert bytes(target) == b"." * 4096
 
@@ -215,9 +287,9 @@ async def test_write__cancelled_ones_keep_their_memory_until_the_engine_is_done(
     async with connected_pair() as pair:
         target = bytearray(1 << 22)
         data = bytearray(pattern(1 << 22))
-        async with pair.far_context.register(target, access=WRITE) as mr:
-            async with pair.near_context.register(data, access=READ) as source:
-                writes = [spawn(pair.near.write(source, mr.remote)) for _ in range(4)]
+        async with pair.far_context.register(target, writable=True) as there:
+            async with pair.near_context.register(data) as source:
+                writes = [spawn(pair.near.write(source, there.handle)) for _ in range(4)]
                 await asyncio.sleep(0)
                 for write in writes:
                     write.cancel()
@@ -227,50 +299,53 @@ async def test_write__cancelled_ones_keep_their_memory_until_the_engine_is_done(
                     data.append(0)
             # deregister waited for the engine, so the buffer is released now
             data.append(0)
-            assert (await pair.near.query()).outstanding == 0
+            assert (await pair.near.info()).outstanding == 0
             assert await transfer(pair, b"the QP still works") == b"the QP still works"
 
 
 # ---- Immediates -----------------------------------------------------------------------------
 
 
-async def test_write_imm__immediates_come_in_the_order_of_posting() -> None:
+async def test_write__immediates_come_in_the_order_of_posting() -> None:
     async with connected_pair() as pair:
         data, target = pattern(1 << 20), bytearray(1 << 20)
-        async with memory(pair, data, target) as (source, mr):
-            write, sizes = pair.near.write_imm, [0 if i % 3 else 4096 * i for i in range(200)]
+        async with memory(pair, data, target) as (source, there):
+            sizes = [0 if i % 3 else 4096 * i for i in range(200)]
             sends = [
-                spawn(write(source, mr.remote, imm=i, length=size)) for i, size in enumerate(sizes)
+                spawn(pair.near.write(source[:size], there.handle, imm=i))
+                for i, size in enumerate(sizes)
             ]
             stream = pair.far.immediates()
             got = [await anext(stream) for _ in range(200)]
-            await asyncio.gather(*sends)
+            assert await asyncio.gather(*sends) == sizes
         assert [immediate.imm for immediate in got] == list(range(200))
         assert [immediate.index for immediate in got] == list(range(200))
         assert [immediate.bytes for immediate in got] == sizes
 
 
-async def test_write_imm__what_was_written_before_is_in_place() -> None:
+async def test_write__what_was_written_before_an_immediate_is_in_place() -> None:
     async with connected_pair() as pair:
         data, target = pattern(1 << 20), bytearray(1 << 20)
-        async with memory(pair, data, target) as (source, mr):
-            write = spawn(pair.near.write(source, mr.remote))
-            imm = spawn(pair.near.write_imm(imm=0xFFFFFFFF))
+        async with memory(pair, data, target) as (source, there):
+            write = spawn(pair.near.write(source, there.handle))
+            imm = spawn(pair.near.write(imm=0xFFFFFFFF))
             immediate = await anext(pair.far.immediates())
             assert (immediate.imm, immediate.bytes) == (0xFFFFFFFF, 0)
             assert bytes(target) == data
-            await asyncio.gather(write, imm)
+            assert [await write, await imm] == [1 << 20, 0]
 
 
-async def test_write_imm__wrong_arguments() -> None:
-    async with connected_pair() as pair:
+async def test_write__wrong_arguments_of_an_immediate() -> None:
+    async with connected_pair() as pair, pair.near_context.register(b"abc") as source:
         with pytest.raises(ArgumentError, match="imm: 4294967296 does not fit"):
-            await pair.near.write_imm(imm=1 << 32)
-        with pytest.raises(ArgumentError, match="mr, remote"):
-            await pair.near.write_imm(imm=1, length=8)
-        with pytest.raises(ArgumentError, match="mr, remote"):
-            await pair.near.write_imm(imm=1, remote=RemoteMemory(0, 0, 8))
-        await pair.near.write_imm(imm=1)  # the refused write took no place in the send queue
+            await pair.near.write(imm=1 << 32)
+        with pytest.raises(TypeError, match="imm: needs a whole number"):
+            await pair.near.write(imm="1")  # type: ignore[arg-type]
+        with pytest.raises(TypeError, match="dst: needs a RemoteMemory"):
+            await pair.near.write(source, imm=1)
+        with pytest.raises(ArgumentError, match="src, dst: pass both"):
+            await pair.near.write(dst=RemoteMemory(0, 0, 8), imm=1)
+        await pair.near.write(imm=1)  # the refused write took no place in the send queue
 
 
 # ---- State ----------------------------------------------------------------------------------
@@ -279,7 +354,7 @@ async def test_write_imm__wrong_arguments() -> None:
 async def test_query__counts_what_was_sent() -> None:
     async with connected_pair() as pair:
         await transfer(pair, pattern(100_000))
-        near, far = await pair.near.query(), await pair.far.query()
+        near, far = await pair.near.info(), await pair.far.info()
         assert near.qpn == pair.near.qpn
         assert near.state is QpState.RTS
         assert near.acknowledged_bytes == 100_000
@@ -301,7 +376,7 @@ async def test_evs__every_path_and_its_probe() -> None:
 
 async def test_query__planes_that_were_never_compared_are_equal() -> None:
     async with connected_pair(**two_planes()) as pair:
-        planes = (await pair.near.query()).planes
+        planes = (await pair.near.info()).planes
     assert [(plane.slow, plane.share_percent) for plane in planes] == [(False, 100)] * 2
 
 
@@ -331,26 +406,26 @@ async def test_counters__and_drops_and_trace() -> None:
 
 async def test_close__ends_the_peers_streams_and_is_told_apart_from_a_crash() -> None:
     async with connected_pair() as pair:
-        await pair.near.write_imm(imm=5)
+        await pair.near.write(imm=5)
         await pair.near.close()
         assert [immediate.imm async for immediate in pair.far.immediates()] == [5]
-        assert pair.far.peer_has_gone
+        assert pair.far.ended == Ended(True, None)
 
 
 async def test_close__a_write_that_just_ended_stays_ended_for_both() -> None:
     """The far end closes at once after the immediate: the near end's write must still complete."""
     async with connected_pair(retries=Retries(exponential=1)) as pair:
-        write = spawn(pair.near.write_imm(imm=1))
+        write = spawn(pair.near.write(imm=1))
         await anext(pair.far.immediates())
         await pair.far.close()
-        assert (await write).status is WcStatus.SUCCESS
+        assert await write == 0
 
 
 async def test_close__while_writing() -> None:
     async with connected_pair(queues=Queues(sq_depth=4)) as pair:
         data, target = pattern(1 << 22), bytearray(1 << 22)
-        async with memory(pair, data, target) as (source, mr):
-            writes = [spawn(pair.near.write(source, mr.remote)) for _ in range(16)]
+        async with memory(pair, data, target) as (source, there):
+            writes = [spawn(pair.near.write(source, there.handle)) for _ in range(16)]
             await asyncio.sleep(0)
             await pair.near.close()
             results = await asyncio.gather(*writes, return_exceptions=True)
@@ -360,18 +435,19 @@ async def test_close__while_writing() -> None:
             if isinstance(result, CompletionError):
                 assert result.status is WcStatus.WR_FLUSH_ERR
         with pytest.raises(StateError, match="is closed"):
-            await pair.near.write_imm(imm=1)
+            await pair.near.write(imm=1)
 
 
 async def test_abort__looks_like_a_crash_to_the_peer() -> None:
     async with connected_pair() as pair:
-        await pair.near.write_imm(imm=5)
+        await pair.near.write(imm=5)
         await pair.near.abort()
         stream = pair.far.immediates()
         assert (await anext(stream)).imm == 5
         with pytest.raises(PeerGoneError, match="ended without closing"):
             await anext(stream)
-        assert pair.far.peer_has_gone
+        assert pair.far.ended is not None and pair.far.ended.by_peer
+        assert isinstance(pair.far.ended.error, PeerGoneError)
 
 
 @pytest.mark.parametrize("orderly", [False, True])
@@ -379,19 +455,17 @@ async def test_write__to_a_peer_that_has_ended(orderly: bool) -> None:
     """Without a look at TCP they would wait for ever."""
     config: dict[str, Any] = {"queues": Queues(sq_depth=2), "timeouts": Timeouts(linger=0.05)}
     async with connected_pair(**config) as pair:
-        data = bytes(64)
-        async with pair.near_context.register(data, access=READ) as source:
+        async with pair.near_context.register(bytes(64)) as source:
             await pair.near.deny("*")
             remote = RemoteMemory(0x1000, 1, 64)
-            writes = [spawn(pair.near.write(source, remote)) for _ in range(4)]
-            await asyncio.sleep(0)
+            writes = [pair.near.post(source, remote) for _ in range(4)]  # two of them wait
             await (pair.far.close() if orderly else pair.far.abort())
             why = "closed the connection" if orderly else "ended without closing the connection"
             for write in writes:
                 with pytest.raises(PeerGoneError, match=why):
                     await write
             with pytest.raises(PeerGoneError, match=why):
-                await pair.near.write_imm(imm=1)
+                await pair.near.write(imm=1)
         await pair.near.close()
         assert not [one async for one in pair.near.events() if isinstance(one, QpErrorEvent)]
 
@@ -402,7 +476,7 @@ async def test_retries__a_peer_that_vanished_ends_in_retry_exc_err() -> None:
         await cancelled(pair.near._watcher)  # TCP says nothing
         await pair.far.abort()
         with pytest.raises(CompletionError) as caught:
-            await pair.near.write_imm(imm=1)
+            await pair.near.write(imm=1)
         assert caught.value.status is WcStatus.RETRY_EXC_ERR
 
 
@@ -442,7 +516,7 @@ async def test_write__after_the_peer_has_closed_and_its_connection_has_ended() -
         assert watcher is not None
         await watcher
         with pytest.raises(PeerGoneError, match="closed the connection"):
-            await pair.near.write_imm(imm=1)
+            await pair.near.write(imm=1)
 
 
 async def test_write__is_answered_while_this_process_is_stopped() -> None:
@@ -450,17 +524,19 @@ async def test_write__is_answered_while_this_process_is_stopped() -> None:
     async with connected_pair() as pair:
         end = pair.near
         answered = asyncio.Event()
-        places = Mock(taken=1, until_free=AsyncMock(side_effect=answered.wait))
-        dispatcher = Mock(fail_works=Mock(side_effect=lambda *_: failed.append(answered.is_set())))
         failed: list[bool] = []
-        queue = Mock(places=places)
-        with patch.multiple(end, _queue=queue, _dispatcher=dispatcher, query=AsyncMock()):
-            end.query.return_value.planes = ()  # type: ignore[attr-defined]
+        sends = Mock(
+            taken=1,
+            until_idle=AsyncMock(side_effect=answered.wait),
+            fail=Mock(side_effect=lambda _: failed.append(answered.is_set())),
+        )
+        with patch.multiple(end, _sends=sends, _dispatcher=Mock(), info=AsyncMock()):
+            end.info.return_value.planes = ()  # type: ignore[attr-defined]
             ended = spawn(end._on_ended(PeerGoneError("it has ended")))
             await pair.near_context.counters()  # meanwhile it waits
             time.sleep(0.5)  # noqa: ASYNC251 the stop
             asyncio.get_running_loop().call_later(0.05, answered.set)
-            places.taken = 0
+            sends.taken = 0
             await ended
         assert failed == [True]
 
@@ -469,7 +545,7 @@ async def test_close__of_a_qp_that_failed_tells_the_reason() -> None:
     async with connected_pair(retries=FEW) as pair:
         await pair.near.deny("*")
         with pytest.raises(CompletionError):
-            await pair.near.write_imm(imm=1)
+            await pair.near.write(imm=1)
         await pair.near.close()
         with pytest.raises(PathError, match="its QP failed: no path to the peer answers"):
             await anext(pair.far.immediates())
@@ -478,13 +554,13 @@ async def test_close__of_a_qp_that_failed_tells_the_reason() -> None:
 async def test_fail__writes_under_way_get_the_reason() -> None:
     async with connected_pair() as pair:
         await pair.near.deny("*")
-        writing = spawn(pair.near.write_imm(imm=1))
-        await pair.near.query()
+        writing = spawn(pair.near.write(imm=1))
+        await pair.near.info()
         pair.near._fail(PathError("this path carries nothing"))
         with pytest.raises(PathError, match="this path carries nothing"):
             await writing
         with pytest.raises(PathError, match="this path carries nothing"):
-            await pair.near.write_imm(imm=2)
+            await pair.near.write(imm=2)
 
 
 async def test_hangup__a_peer_that_breaks_the_protocol() -> None:
@@ -500,7 +576,7 @@ async def test_bye__what_the_peer_sent_before_comes_first() -> None:
     async with connected_pair() as pair:
         dispatcher = pair.near._dispatcher
         dispatcher.loop.remove_reader(dispatcher.engine.fd)
-        await pair.far.write_imm(imm=7)
+        await pair.far.write(imm=7)
         closing = spawn(pair.far.close())
         try:
             assert [each.imm async for each in pair.near.immediates()] == [7]
@@ -521,7 +597,7 @@ async def test_connect__the_listener_is_told_why_it_ends(monkeypatch: pytest.Mon
     async with (
         asyncio.timeout(BUDGET_SECONDS),
         await asyncio.start_server(listen, "127.0.0.1", 0) as server,
-        Context(loopback_config()) as context,
+        mrc.open(loopback_config()) as context,
     ):
         with pytest.raises(OSError, match="Cannot allocate memory"):
             await context.connect("127.0.0.1", server.sockets[0].getsockname()[1])
@@ -591,8 +667,8 @@ async def test_watch__fails_the_qp_and_tells_the_peer(monkeypatch: pytest.Monkey
     ):
         with pytest.raises(PathMtuError, match=r"packets of 1408 bytes .* only up to 1024: "):
             while True:
-                await pair.near.write(source, target.remote)
+                await pair.near.write(source, target.handle)
         with pytest.raises(PathMtuError):
-            pair.near.post(source, target.remote)
+            pair.near.post(source, target.handle)
         with pytest.raises(PathError, match="ended the connection: packets of 1408 bytes"):
             await anext(pair.far.immediates())

@@ -21,7 +21,8 @@ from endpoints import (
 from msgspec.structs import replace
 from unit.perf.test_perf import ends
 
-from mrc import ArgumentError, Context, InUseError, ProtocolError, StateError, limits
+import mrc
+from mrc import ArgumentError, InUseError, ProtocolError, StateError, limits
 from mrc.aio.recording import Recording
 from mrc.cli.figures import bins, bins_lines
 from mrc.engine.engine import Notice
@@ -120,7 +121,7 @@ async def test_plan__history_begins_behind_what_is_omitted() -> None:
 
 async def test_server__one_history_at_a_time() -> None:
     plan = PerfPlan(size=KIB, seconds=60.0, bin_ns=MS)
-    async with ends() as (first, _), Context(loopback_config()) as context:
+    async with ends() as (first, _), mrc.open(loopback_config()) as context:
         started = asyncio.Event()
         running = spawn(first.run(plan, interval_seconds=0.01, on_interval=lambda _: started.set()))
         await started.wait()
@@ -144,7 +145,7 @@ async def test_history__changes_with_their_time() -> None:
         await pair.near.deny(0)
 
         async def both_told() -> bool:
-            await pair.near.query()
+            await pair.near.info()
             return bool(meter._changes[EvChange] and meter._changes[PlaneChange])
 
         await until(both_told)
@@ -245,15 +246,15 @@ def test_change_lines__the_same_change_is_one_line() -> None:
 async def test_record__what_arrived_when() -> None:
     async with connected_pair(**two_planes()) as pair:
         target = bytearray(64 * KIB)
-        async with memory(pair, bytes(64 * KIB), target) as (source, mr):
-            await pair.near.write(source, mr.remote)  # before the recording
+        async with memory(pair, bytes(64 * KIB), target) as (source, there):
+            await pair.near.write(source, there.handle)  # before the recording
             before_ns = time.monotonic_ns()
             async with pair.far_context.record([pair.far], width_ns=10 * MS) as recorder:
-                await pair.near.write(source, mr.remote)
+                await pair.near.write(source, there.handle)
                 between_ns = time.monotonic_ns()
-                await pair.near.write(source, mr.remote, length=10)
+                await pair.near.write(source[:10], there.handle)
                 recording = await recorder.stop()
-                await pair.near.write(source, mr.remote)  # after the recording
+                await pair.near.write(source, there.handle)  # after the recording
     assert before_ns < recording.start_monotonic_ns < between_ns
     assert recording.width_ns == 10 * MS and recording.planes.keys() == {1, 2}
     assert sum(recording.bytes) == 64 * KIB + 10
@@ -272,11 +273,11 @@ async def test_record__other_qps_do_not_count() -> None:
         async with (
             await pair.near_context.connect("127.0.0.1", pair.listener.port) as other,
             await pair.listener.accept() as accepted,
-            memory(pair, bytes(KIB), target) as (source, mr),
+            memory(pair, bytes(KIB), target) as (source, there),
             pair.far_context.record([accepted]) as recorder,
         ):
-            await pair.near.write(source, mr.remote)
-            await other.write(source, mr.remote, length=100)
+            await pair.near.write(source, there.handle)
+            await other.write(source[:100], there.handle)
             assert sum((await recorder.stop()).bytes) == 100
         assert (await pair.far_context.counters())["RX_RECORDED"] == 100
 
@@ -287,18 +288,22 @@ async def test_record__all_qps_also_those_that_come() -> None:
         async with (
             await pair.near_context.connect("127.0.0.1", pair.listener.port) as other,
             await pair.listener.accept(),
-            memory(pair, bytes(KIB), target) as (source, mr),
+            memory(pair, bytes(KIB), target) as (source, there),
         ):
-            await pair.near.write(source, mr.remote)
-            await other.write(source, mr.remote, length=100)
+            await pair.near.write(source, there.handle)
+            await other.write(source[:100], there.handle)
         recording = await recorder.stop()
     assert recording.planes.keys() == {1, 2}
     assert sum(recording.bytes) == KIB + 100
 
 
 async def test_record__nothing_came() -> None:
-    async with connected_pair() as pair, pair.far_context.record([pair.far]) as recorder:
+    async with connected_pair() as pair:
+        recorder = await pair.far_context.record([pair.far])
         recording = await recorder.stop()
+        assert await recorder.stop() == recording
+        for _ in range(2):
+            await recorder.close()
         assert await recorder.stop() == recording
     assert not any(recording.bytes)
     assert (recording.first_ns, recording.last_ns, recording.longest_gap_at_ns) == (None,) * 3
@@ -312,14 +317,12 @@ async def test_record__one_at_a_time_and_of_open_qps() -> None:
             pair.far_context.record([])
         async with pair.far_context.record([pair.far]):
             with pytest.raises(InUseError, match="one recording at a time"):
-                async with pair.far_context.record([pair.far]):
-                    pass
+                await pair.far_context.record([pair.far])
         async with pair.far_context.record([pair.far]) as recorder:
             await recorder.stop()
         await pair.far.close()
         with pytest.raises(StateError):
-            async with pair.far_context.record([pair.far]):
-                pass
+            await pair.far_context.record([pair.far])
         assert pair.far_context._opened().dispatcher.recording is None
 
 

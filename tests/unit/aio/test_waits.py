@@ -18,8 +18,6 @@ import pytest
 import walls
 from endpoints import (
     BUDGET_SECONDS,
-    READ,
-    WRITE,
     connected_pair,
     listening_to_itself,
     loopback_config,
@@ -35,16 +33,16 @@ from mrc import (
     ArgumentError,
     CompletionError,
     ConnectError,
-    Context,
+    Ended,
     EventReason,
     EventsLost,
     EvEvent,
     EvState,
+    Peer,
     PlaneEvent,
     PortEvent,
     QueueFullError,
     Queues,
-    RemoteMemory,
     Spraying,
     StateError,
     Timeouts,
@@ -52,8 +50,7 @@ from mrc import (
     Write,
 )
 from mrc.aio.streams import ItemQueue, Journal
-from mrc.engine import queue_pair
-from mrc.engine.queue_pair import SendQueue
+from mrc.engine import send_queue
 from mrc.errors import PeerGoneError
 
 SHORT = 0.05
@@ -62,7 +59,7 @@ SHORT = 0.05
 async def test_timeouts__are_timeout_errors() -> None:
     async with (
         connected_pair() as pair,
-        pair.near_context.register(b"abc") as mr,
+        pair.near_context.register(b"abc") as region,
     ):
         start = time.monotonic()
         with pytest.raises(TimeoutError):
@@ -72,17 +69,18 @@ async def test_timeouts__are_timeout_errors() -> None:
         with pytest.raises(TimeoutError):
             await anext(pair.far.events(timeout=SHORT))
         assert time.monotonic() - start >= 3 * SHORT
-        places = pair.near._queue.places
-        assert places.take_free(pair.near._queue.sq_depth)  # so the write waits for its turn
+        sends = pair.near._queue.sends
+        sends.taken += sends.count  # so the writes wait for their turn
         for write in (
-            pair.near.write(mr, mrc.RemoteMemory(0, 0, 8), timeout=SHORT),
-            pair.near.write_imm(imm=1, timeout=SHORT),
+            pair.near.write(region, mrc.RemoteMemory(0, 0, 8), timeout=SHORT),
+            pair.near.write(imm=1, timeout=SHORT),
         ):
             with pytest.raises(TimeoutError):
                 await write
-        for _ in range(pair.near._queue.sq_depth):
-            places.give()
-        await pair.near.write_imm(imm=7, timeout=BUDGET_SECONDS)
+        sends.taken -= sends.count
+        sends._put_waiting()
+        assert (sends.taken, region._outstanding) == (0, 0), "they are never sent"
+        await pair.near.write(imm=7, timeout=BUDGET_SECONDS)
         assert (await anext(pair.far.immediates(timeout=BUDGET_SECONDS))).imm == 7
 
 
@@ -93,7 +91,7 @@ async def test_connect__too_late_is_both_a_connect_error_and_a_timeout() -> None
 
     server = await asyncio.start_server(silent, "127.0.0.1", 0)
     port = server.sockets[0].getsockname()[1]
-    async with server, Context(loopback_config()) as context:
+    async with server, mrc.open(loopback_config()) as context:
         with pytest.raises(mrc.ConnectTimeoutError, match=r"in 0\.05 s") as caught:
             await context.connect("127.0.0.1", port, timeout=SHORT)
     assert isinstance(caught.value, (mrc.ConnectError, ConnectionError))
@@ -104,49 +102,76 @@ async def test_post_many__in_order_and_all_of_them() -> None:
     data, target = pattern(40 * 100), bytearray(40 * 100)
     async with (
         connected_pair(queues=Queues(sq_depth=64)) as pair,
-        pair.near_context.register(data) as source,
-        pair.far_context.register(target, access=WRITE) as mr,
+        memory(pair, data, target) as (source, there),
     ):
-        at = [100 * i for i in range(40)]
-        writes = [Write(source, mr.remote, i, 100, at[i], at[i]) for i in range(40)]
-        assert (await pair.near.post_many(writes)).bytes == 40 * 100
+        writes = [
+            Write(source[at : at + 100], there.handle[at:], at // 100) for at in range(0, 4000, 100)
+        ]
+        assert await pair.near.post_many(writes) == 40 * 100
         stream = pair.far.immediates(timeout=BUDGET_SECONDS)
         assert [(await anext(stream)).imm for _ in range(40)] == list(range(40))
         assert target == data
-        assert (await pair.near.post_many([])).bytes == 0
+        assert await pair.near.post_many([]) == 0
 
 
 async def test_write__redundant() -> None:
     data, target = pattern(20000), bytearray(20000)
-    async with (
-        connected_pair() as pair,
-        pair.near_context.register(data) as source,
-        pair.far_context.register(target, access=WRITE) as mr,
-    ):
-        await pair.near.write(source, mr.remote, redundant=True)
+    async with connected_pair() as pair, memory(pair, data, target) as (source, there):
+        await pair.near.write(source, there.handle, redundant=True)
         assert target == data
-        await pair.near.post(source, mr.remote, imm=3, length=64, redundant=True)
+        assert await pair.near.post(source[:64], there.handle, imm=3, redundant=True) == 64
         assert (await anext(pair.far.immediates(timeout=BUDGET_SECONDS))).imm == 3
         counters = await pair.near_context.counters()
         assert counters["TX_REDUNDANT"] > 0
         assert (await pair.far_context.counters())["RX_BYTES"] == 20064
 
 
-async def test_post_many__without_room_starts_none() -> None:
+async def test_post_many__a_wrong_one_starts_none() -> None:
     async with connected_pair(queues=Queues(sq_depth=16)) as pair:
-        with pytest.raises(QueueFullError, match="send queue: 16 of 16, needed: 17"):
-            pair.near.post_many(Write(imm=i) for i in range(17))
         with pytest.raises(ArgumentError, match="imm"):
             pair.near.post_many([Write(imm=1), Write(imm=1 << 32), Write(imm=2)])
-        assert (await pair.near.post_many(Write(imm=i) for i in range(16))).bytes == 0
-        assert (await anext(pair.far.immediates())).imm == 0
+        assert await pair.near.post_many(Write(imm=i) for i in range(3, 19)) == 0
+        assert (await anext(pair.far.immediates())).imm == 3
 
 
-async def test_post_many__raises_what_the_first_of_them_met() -> None:
-    async with connected_pair() as pair, pair.near_context.register(b"abc") as source:
-        wrong = mrc.RemoteMemory(4096, 1, 8)
+async def test_post_many__more_than_the_depth() -> None:
+    data, target = pattern(1000), bytearray(1000)
+    async with (
+        connected_pair(queues=Queues(sq_depth=16)) as pair,
+        memory(pair, data, target) as (source, there),
+    ):
+        before = [pair.near.post(imm=imm) for imm in range(20)]
+        many = pair.near.post_many(
+            Write(source[at : at + 1], there.handle[at:], 20 + at) for at in range(1000)
+        )
+        after = pair.near.post(imm=1020)
+        stream = pair.far.immediates(timeout=BUDGET_SECONDS)
+        assert [(await anext(stream)).imm for _ in range(1021)] == list(range(1021))
+        assert await asyncio.gather(*before, many, after) == [0] * 20 + [1000, 0]
+        assert target == data
+
+
+@pytest.mark.parametrize("depth", [4, 256])
+async def test_post_many__raises_what_the_first_of_them_met(depth: int) -> None:
+    """Also in the middle of more than the depth; what is behind it never arrives."""
+    async with (
+        connected_pair(queues=Queues(sq_depth=depth)) as pair,
+        memory(pair, b"abc", bytearray(3)) as (source, there),
+    ):
+        wrong = Write(source, mrc.RemoteMemory(4096, 1, 8))
+        good = [Write(source, there.handle, imm) for imm in range(40)]
         with pytest.raises(CompletionError, match="REM_ACCESS_ERR"):
-            await pair.near.post_many([Write(imm=1), Write(source, wrong), Write(imm=2)])
+            await pair.near.post_many([*good[:18], wrong, *good[18:]])
+        with pytest.raises(CompletionError, match="has failed"):
+            pair.near.post_many([])
+        await pair.near._sends.until_idle()
+        assert source._outstanding == 0
+        heard = []
+        with pytest.raises((PeerGoneError, CompletionError)):
+            await pair.near.close()
+            async for immediate in pair.far.immediates():
+                heard.append(immediate.imm)
+        assert heard == list(range(18))
 
 
 async def test_post_scattered__each_write_at_its_place() -> None:
@@ -154,77 +179,99 @@ async def test_post_scattered__each_write_at_its_place() -> None:
     here = random.Random(16).sample(range(0, 64 * 100, 100), 64)
     there = [6300 - at for at in here]
     async with (
-        connected_pair(queues=Queues(sq_depth=64)) as pair,
-        pair.near_context.register(data) as source,
-        pair.far_context.register(target, access=WRITE) as mr,
+        connected_pair(queues=Queues(sq_depth=10)) as pair,
+        memory(pair, data, target) as (source, remote),
     ):
-        post = functools.partial(pair.near.post_scattered, source, mr.remote)
-        completion = await post(length=100, local_offsets=here, remote_offsets=there)
-        assert completion.bytes == 6400
+        post = functools.partial(pair.near.post_scattered, source, remote.handle)
+        assert await post(length=100, src_offsets=here, dst_offsets=there) == 6400
         for at, to in zip(here, there, strict=True):
             assert target[to : to + 100] == data[at : at + 100]
-        assert (await post(length=1, local_offsets=[], remote_offsets=[])).bytes == 0
-        for length, local, remote, cause in (
+        assert await post(length=1, src_offsets=[], dst_offsets=[]) == 0
+        sliced = pair.near.post_scattered(
+            source[6000:], remote.handle[10:20], length=5, src_offsets=[1, 3], dst_offsets=[0, 5]
+        )
+        assert await sliced == 10
+        assert target[10:20] == data[6001:6006] + data[6003:6008]
+        for length, src, dst, cause in (
             (0, [0], [0], "length: 0 is not within"),
-            (1, [0], [0, 1], "remote_offsets: has 2 items, local_offsets has 1"),
-            (100, [0, 6301], [0, 0], r"local_offset: \[6301, 6401\)"),
-            (100, [0, 0], [-1, 0], r"remote_offset: \[-1, 99\)"),
+            (1, [0], [0, 1], "dst_offsets: has 2 items, src_offsets 1"),
+            (100, [0, 6301], [0, 0], "src_offsets: 100 bytes from there are not inside the 6400"),
+            (100, [0, 0], [-1, 0], "dst_offsets: 100 bytes from there are not inside the 6400"),
         ):
             with pytest.raises(ArgumentError, match=cause):
-                post(length=length, local_offsets=local, remote_offsets=remote)
+                post(length=length, src_offsets=src, dst_offsets=dst)
 
 
 async def test_post_scattered__frees_places_and_memory() -> None:
     async with connected_pair(queues=Queues(sq_depth=16)) as pair:
         source = await pair.near_context.register(bytes(64))
-        mr = await pair.far_context.register(bytearray(64), access=WRITE)
+        there = await pair.far_context.register(bytearray(64), writable=True)
         offsets = list(range(16))
-        for _ in range(3):
+        for imm in range(3):
             done = pair.near.post_scattered(
-                source, mr.remote, length=8, local_offsets=offsets, remote_offsets=offsets
+                source, there.handle, length=8, src_offsets=offsets, dst_offsets=offsets
             )
-            with pytest.raises(QueueFullError, match="send queue: 0 of 16, needed: 1"):
-                pair.near.post_many([Write(imm=1)])
-            await done
-        await pair.near_context.deregister(source)
+            late = pair.near.post_many([Write(imm=imm)])
+            assert pair.near._sends.taken == 16
+            assert [await done, await late] == [128, 0]
+        await source.close()
 
 
 async def test_write__in_pieces_when_too_large(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(queue_pair, "MAX_MESSAGE_BYTES", 10_000)
-    monkeypatch.setattr(queue_pair, "_PIECE_BYTES", 4_096)
+    monkeypatch.setattr(send_queue, "MAX_MESSAGE_BYTES", 10_000)
+    monkeypatch.setattr(send_queue, "_PIECE_BYTES", 4_096)
     data, target = pattern(20_000), bytearray(20_000)
-    async with connected_pair() as pair, memory(pair, data, target) as (source, mr):
-        done = await pair.near.write_imm(
-            source, mr.remote, imm=9, local_offset=100, remote_offset=50, length=15_000
-        )
-        assert (done.bytes, done.opcode) == (15_000, mrc.WcOpcode.WRITE_IMM)
+    async with connected_pair() as pair, memory(pair, data, target) as (source, there):
+        part = source[100:15_100]
+        assert await pair.near.write(part, there.handle[50:], imm=9) == 15_000
         immediate = await anext(pair.far.immediates(timeout=BUDGET_SECONDS))
         assert immediate.imm == 9
         assert target == bytes(50) + data[100:15_100] + bytes(4_950)
-        assert (await pair.near.write(source, mr.remote)).bytes == 20_000
+        assert await pair.near.write(source, there.handle) == 20_000
         assert target == data
-        for length, local, remote in ((15_000, 9_000, 0), (15_000, 0, 9_000), (20_001, 0, 0)):
-            with pytest.raises(ArgumentError, match="is not inside"):
-                await pair.near.write(
-                    source, mr.remote, length=length, local_offset=local, remote_offset=remote
-                )
+        with pytest.raises(ArgumentError, match="dst: 15000 bytes do not fit into the 14999"):
+            await pair.near.write(part, there.handle[5001:])
+        with pytest.raises(ArgumentError, match="an address has 64 bits"):
+            await pair.near.write(part, mrc.RemoteMemory(1 << 64, 1, 1 << 20))
 
 
 # ---- Waits and calls that have to end -----------------------------------------------------------
 
 
-async def test_until_peer_gone__ends_when_this_side_closes() -> None:
+async def test_until_closed__ends_when_either_side_closes() -> None:
     async with connected_pair() as pair:
-        waiting = spawn(pair.near.until_peer_gone())
+        waiting = [spawn(end.until_closed()) for end in (pair.near, pair.near, pair.far)]
         await asyncio.sleep(0)
+        assert (pair.near.ended, pair.far.ended) == (None, None)
+        waiting[1].cancel()
         await pair.near.close()
-        with pytest.raises(StateError, match="is closed"):
-            await waiting
-        with pytest.raises(StateError, match="is closed"):
-            await pair.near.until_peer_gone()
-        await pair.far.until_peer_gone()
+        own, peers = Ended(False, None), Ended(True, None)
+        assert [await waiting[0], await waiting[2]] == [own, peers]
         await pair.far.close()
-        await pair.far.until_peer_gone()  # it has gone, also for who asks later
+        for end, ended in ((pair.near, own), (pair.far, peers)):
+            assert await end.until_closed() == ended == end.ended, "also for who asks later"
+
+
+@pytest.mark.parametrize("reason", ["", "mine"])
+async def test_until_closed__names_the_error_of_the_peer(reason: str) -> None:
+    async with connected_pair() as pair:
+        await pair.near.abort(reason)
+        ended = await pair.far.until_closed()
+        assert ended.by_peer and isinstance(ended.error, PeerGoneError)
+        assert ("ended the connection: mine" if reason else "without closing") in str(ended.error)
+        assert pair.near.ended == Ended(False, None)
+
+
+async def test_until_closed__a_qp_that_fails() -> None:
+    async with connected_pair() as pair, memory(pair, b"1", bytearray(1)) as (source, there):
+        with pytest.raises(CompletionError):
+            await pair.near.write(source, mrc.RemoteMemory(there.address, 1, 8))
+        ended = await pair.near.until_closed()
+        assert not ended.by_peer and isinstance(ended.error, CompletionError)
+        assert ended.error.status is WcStatus.REM_ACCESS_ERR
+        await pair.near.close()
+        assert pair.near.ended == ended, "the first end counts"
+        assert (await pair.far.until_closed()).error is not None
 
 
 @walls.needs("programs")
@@ -233,33 +280,32 @@ async def test_write__a_qp_of_messages_takes_none() -> None:
     async with (
         listening_to_itself(messages=True) as (context, listener),
         context.connect("127.0.0.1", listener.port, messages=True) as near,
-        context.register(bytearray(8), access=WRITE) as mr,
-        await listener.accept(),
+        context.register(bytearray(8), writable=True) as region,
+        listener.accept(),
     ):
-        remote = RemoteMemory(mr.address, mr.rkey, mr.length)
         refused = pytest.raises(StateError, match="carries messages and nothing else")
         with refused:
-            await near.write(mr, remote)
+            await near.write(region, region.handle)
         with refused:
-            await near.write_imm(imm=1)
+            await near.write(imm=1)
         with refused:
-            near.post(mr, remote)
+            near.post(region, region.handle)
         with refused:
             near.post_many([])
         with refused:
-            near.post_scattered(mr, remote, length=1, local_offsets=[0], remote_offsets=[0])
+            near.post_scattered(region, region.handle, length=1, src_offsets=[0], dst_offsets=[0])
 
 
 async def test_register__an_error_ends_the_use_of_its_memory() -> None:
     """The engine would use it until it gives up the peer, 9 s later."""
     async with connected_pair(timeouts=Timeouts(linger=0.01)) as pair:
         target = bytearray(1 << 20)
-        async with pair.far_context.register(target, access=WRITE) as mr:
+        async with pair.far_context.register(target, writable=True) as there:
             await set_port(pair.near_context, 1, up=False)
             write: asyncio.Future[Any] | None = None
             with pytest.raises(RuntimeError, match="mine"):
-                async with pair.near_context.register(bytes(1 << 20), access=READ) as source:
-                    write = pair.near.post(source, mr.remote)
+                async with pair.near_context.register(bytes(1 << 20)) as source:
+                    write = pair.near.post(source, there.handle)
                     raise RuntimeError("mine")
             assert write is not None
             with pytest.raises(StateError, match="memory of a write was deregistered"):
@@ -267,22 +313,26 @@ async def test_register__an_error_ends_the_use_of_its_memory() -> None:
             assert pair.near.closed
 
 
-async def no(_: dict[str, Any]) -> bool:
+async def no(_: Peer) -> bool:
     await asyncio.sleep(0)
     return False
 
 
-async def fails(_: dict[str, Any]) -> None:
+async def fails(_: Peer) -> bool:
     await asyncio.sleep(0)
     raise ValueError("of the program")
 
 
-async def refuses(_: dict[str, Any]) -> None:
+async def refuses(_: Peer) -> bool:
     raise ConnectError("not today")
 
 
-def fails_at_once(private: dict[str, Any]) -> None:
-    raise KeyError(private["name"])
+def fails_at_once(peer: Peer) -> bool:
+    raise KeyError(peer.private["name"])
+
+
+async def forgets(_: Any) -> None:
+    await asyncio.sleep(0)
 
 
 @pytest.mark.parametrize(
@@ -293,10 +343,13 @@ def fails_at_once(private: dict[str, Any]) -> None:
         (refuses, "not today", ""),
         (fails, r"its program failed \(ValueError\)", "ValueError: of the program"),
         (fails_at_once, r"its program failed \(KeyError\)", "KeyError: 'me'"),
+        (lambda _: None, r"its program failed", "TypeError: admit: returned None, not True or Fal"),
+        (forgets, r"its program failed", "TypeError: admit: returned None, not True or False"),
+        (lambda _: 1, r"its program failed", "TypeError: admit: returned 1, not True or False"),
     ],
 )
 async def test_admit__refuses(
-    admit: Callable[[dict[str, Any]], bool | Awaitable[bool | None] | None],
+    admit: Callable[[Peer], bool | Awaitable[bool]],
     reason: str,
     logged: str,
     caplog: pytest.LogCaptureFixture,
@@ -308,19 +361,26 @@ async def test_admit__refuses(
     assert logged in caplog.text and "bug" not in caplog.text
 
 
-@pytest.mark.parametrize("verdict", [True, None])
 @pytest.mark.parametrize("waits", [True, False])
-async def test_admit__lets_in(verdict: bool | None, waits: bool) -> None:
-    async def later(_: dict[str, Any]) -> bool | None:
+async def test_admit__lets_in(waits: bool) -> None:
+    asked: list[Peer] = []
+
+    def at_once(peer: Peer) -> bool:
+        asked.append(peer)
+        return True
+
+    async def later(peer: Peer) -> bool:
         await asyncio.sleep(0)
-        return verdict
+        return at_once(peer)
 
     async with (
-        listening_to_itself(admit=later if waits else lambda _: verdict) as (context, listener),
-        context.connect("127.0.0.1", listener.port),
-        await listener.accept(),
+        listening_to_itself(admit=later if waits else at_once) as (context, listener),
+        context.connect("127.0.0.1", listener.port, private={"n": 1}),
+        listener.accept() as qp,
     ):
-        pass
+        assert asked == [qp.peer]
+        told = (qp.peer.name, qp.peer.address, qp.peer.identity, qp.peer.private)
+        assert told == (context.name, "127.0.0.1", "", {"n": 1})
 
 
 async def test_listener__its_iterator_outlives_a_timeout() -> None:
@@ -358,7 +418,7 @@ def test_completion_error__crosses_processes() -> None:
 
 async def test_immediates__too_many_unread_end_the_stream() -> None:
     async with connected_pair(queues=Queues(max_unread=8)) as pair:
-        await asyncio.gather(*(pair.near.write_imm(imm=i) for i in range(9)))
+        await asyncio.gather(*(pair.near.write(imm=i) for i in range(9)))
         stream = pair.far.immediates()
         assert [(await anext(stream)).imm for _ in range(8)] == list(range(8))
         with pytest.raises(QueueFullError, match=r"8 immediates of .* unread"):
@@ -368,7 +428,7 @@ async def test_immediates__too_many_unread_end_the_stream() -> None:
 async def test_immediates__are_a_queue_each_goes_to_one_reader() -> None:
     async with connected_pair() as pair:
         for imm in range(4):
-            await pair.near.write_imm(imm=imm)
+            await pair.near.write(imm=imm)
         one, other = pair.far.immediates(), pair.far.immediates()
         taken = [await anext(reader) for reader in (one, other, one)]
         assert [immediate.imm for immediate in taken] == [0, 1, 2]
@@ -376,7 +436,7 @@ async def test_immediates__are_a_queue_each_goes_to_one_reader() -> None:
         waiting = [asyncio.ensure_future(anext(reader)) for reader in (other, one)]
         await asyncio.sleep(0)
         for imm in (4, 5):
-            await pair.near.write_imm(imm=imm)
+            await pair.near.write(imm=imm)
         assert [immediate.imm for immediate in await asyncio.gather(*waiting)] == [4, 5]
         await pair.near.close()
         for reader in (one, other, pair.far.immediates()):
@@ -431,7 +491,7 @@ async def test_events__a_port_that_goes_and_comes_back_at_both_ends() -> None:
         assert [event async for event in streams[peer]] == []
 
 
-# ---- ItemQueue and Journal, and places in a send queue ------------------------------------------
+# ---- ItemQueue and Journal -----------------------------------------------------------------------
 
 
 async def test_stream__held_items_come_before_the_error() -> None:
@@ -504,58 +564,3 @@ async def test_journal__a_reader_outlives_a_cancelled_wait_and_misses_nothing() 
     await asyncio.gather(cancelled, return_exceptions=True)
     assert cancelled.cancelled()
     assert await anext(reader) == 1
-
-
-async def test_places__in_the_order_of_asking() -> None:
-    places, order = SendQueue(1), []
-
-    async def take(number: int) -> None:
-        await places.take()
-        order.append(number)
-
-    assert places.take_free()
-    assert not places.take_free()
-    waiting = [asyncio.create_task(take(number)) for number in range(3)]
-    await asyncio.sleep(0)
-    places.give()
-    assert not places.take_free()  # the place belongs to the first waiter
-    places.give()
-    await asyncio.gather(*waiting[:2])
-    assert order == [0, 1]
-    places.give()
-    await waiting[2]
-    places.give()
-    assert places.take_free()
-
-
-async def test_places__a_cancelled_turn_passes_to_the_next() -> None:
-    places = SendQueue(1)
-    await places.take()
-    first, second = (asyncio.create_task(places.take()) for _ in range(2))
-    await asyncio.sleep(0)
-    places.give()
-    first.cancel()  # it already has the place, which passes to the next one
-    await second
-    assert first.cancelled()
-    third = asyncio.create_task(places.take())
-    await asyncio.sleep(0)
-    third.cancel()
-    await asyncio.sleep(0)
-    places.give()
-    assert places.take_free()
-
-
-async def test_places__until_free_when_the_last_is_given_back() -> None:
-    places = SendQueue(2)
-    await places.until_free()
-    assert places.take_free(2)
-    idle = asyncio.create_task(places.until_free())
-    next_one = asyncio.create_task(places.take())
-    for _ in range(2):
-        places.give()
-        await asyncio.sleep(0)
-    await next_one
-    assert (places.taken, idle.done()) == (1, False), "a place that goes on to a waiter is in use"
-    places.give()
-    await idle
-    assert places.taken == 0

@@ -33,7 +33,7 @@ from project_text import ROOT
 from slowness import PATIENCE
 
 from mrc import products
-from mrc.cli.arguments import add, host_and_port
+from mrc.cli.arguments import add
 from mrc.cli.completion import EXAMPLES, SHELLS
 from mrc.cli.main import main
 from mrc.cli.output import (
@@ -46,6 +46,7 @@ from mrc.cli.output import (
 )
 from mrc.cli.paths import _outcome
 from mrc.cli.runner import become, refusal, run_async
+from mrc.connect.parse import host_and_port
 from mrc.enums import WcStatus
 from mrc.errors import (
     CompletionError,

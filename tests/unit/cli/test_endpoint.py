@@ -28,6 +28,7 @@ from slowness import PATIENCE
 from mrc.cli import endpoint
 from mrc.cli.output import Output
 from mrc.connect.identity import load
+from mrc.connect.oob import Peer
 from mrc.connect.security import Security
 from mrc.errors import ProtocolError
 from mrc.transfer.cli.report import ProgressMeter
@@ -505,10 +506,8 @@ def sender(identity: str, *, name: str = "h0", **private: object) -> Any:
     async def say(message: TransferMessage) -> None:
         said.append(message)
 
-    qp = SimpleNamespace(
-        private=private, peer_identity=identity, peer_name=name, peer_address="10.0.0.1",
-        until_peer_gone=asyncio.Event().wait,
-    )  # fmt: skip
+    peer = Peer(host=name, name=name, address="10.0.0.1", identity=identity, private=private)
+    qp = SimpleNamespace(peer=peer, until_closed=asyncio.Event().wait)
     return SimpleNamespace(qp=qp, said=said, say=say, say_last=say)
 
 

@@ -25,7 +25,7 @@ from mrc.cli.paths import (
 )
 from mrc.enums import PairState
 from mrc.errors import PeerGoneError
-from mrc.events import PairInfo, ProbeResult
+from mrc.events import Ended, PairInfo, ProbeResult
 
 EVS = 4
 
@@ -39,8 +39,8 @@ class Answering:
 
     def __init__(self, *batches: Sequence[int]) -> None:
         self.path_mtu = 1024
-        self.peer_host = "h1"
-        self.peer_has_gone = False
+        self.peer = SimpleNamespace(host="h1")
+        self.ended: Ended | None = None
         self.asked: list[list[int]] = []
         self._batches = iter(batches)
 
@@ -93,7 +93,7 @@ async def test_probed__a_peer_that_never_answers() -> None:
 
 async def test_probed__a_peer_that_ended_the_look_says_nothing() -> None:
     qp = Answering(())
-    qp.peer_has_gone = True
+    qp.ended = Ended(True, None)
     with pytest.raises(PeerGoneError, match="h1 ended the look"):
         await _probed(qp, 60.0)  # type: ignore[arg-type]
     assert len(qp.asked) == 1
@@ -125,15 +125,15 @@ class Leaving:
     """A QP whose peer answers so many probes and then ends the look."""
 
     def __init__(self, answers: int) -> None:
-        self.peer_has_gone = False
+        self.ended: Ended | None = None
         self._left = answers
 
     async def probe_evs(
         self, evs: Sequence[int], *, payload: int, timeout: float
     ) -> tuple[ProbeResult, ...]:
         self._left -= 1
-        self.peer_has_gone = self._left < 0
-        return tuple(probed(each, not self.peer_has_gone) for each in evs)
+        self.ended = Ended(True, None) if self._left < 0 else None
+        return tuple(probed(each, self._left >= 0) for each in evs)
 
 
 @pytest.mark.parametrize(
@@ -150,7 +150,7 @@ async def test_measure__what_is_sent_after_the_look_is_not_lost(
 class Stopped:
     """A QP without answers to the second round of probes, in which this process is stopped."""
 
-    peer_has_gone = False
+    ended = None
 
     def __init__(self) -> None:
         self.asked = 0

@@ -67,11 +67,11 @@ async def test_recv__its_account_of_a_transfer_that_came_back(tmp_path: Path) ->
     inbox = tmp_path / "inbox"
     large, small = make(tmp_path, "large", bytes(PACKED_BYTES)), make(tmp_path, "small", b"1")
     with receiving("--output", inbox, "--json") as (receiver, where):
-        async with mrc.Context() as first, connected(first, where) as session:
+        async with mrc.open() as first, connected(first, where) as session:
             plan = plan_of([str(tmp_path / "missing"), large, small])
             batch = await anext(send_plan(session, plan))
             assert [file.name for file in batch.files] == ["large"]
-            async with mrc.Context() as second, connected(second, where) as again:
+            async with mrc.open() as second, connected(second, where) as again:
                 async for _ in send_plan(again, plan_of([small])):
                     pass
         out, _ = receiver.communicate(timeout=PATIENCE)
@@ -105,10 +105,10 @@ async def test_recv__its_account_of_a_pack_that_came_again(
 
     call_before(monkeypatch, Packer, "fill", waits)
     with receiving("--output", inbox, "--json") as (receiver, where):
-        async with mrc.Context() as first, connected(first, where) as session:
+        async with mrc.open() as first, connected(first, where) as session:
             lost = asyncio.create_task(copy(session))
             await eventually((inbox / "top" / "x").exists)
-            async with mrc.Context() as second, connected(second, where) as again:
+            async with mrc.open() as second, connected(second, where) as again:
                 await copy(again, ("in/", "x"))
             more.set()
             await cancelled(lost)

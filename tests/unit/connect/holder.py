@@ -43,9 +43,9 @@ async def connected(context: mrc.Context, side: str) -> mrc.QP:
 
 async def main(side: str, way: str, file: str) -> None:
     config = mrc.ContextConfig(interfaces=("lo",), security=security(way, Path(file)))
-    async with mrc.Context(config) as context:
+    async with mrc.open(config) as context:
         async with await connected(context, side) as qp:
-            await qp.write_imm(imm=7)
+            await qp.write(imm=7)
             assert (await anext(qp.immediates())).imm == 8
             await told("open")
         await told("closed")

@@ -35,12 +35,13 @@ from meetings import host, waiting
 from msgspec.structs import replace
 from slowness import PATIENCE
 
+import mrc
 from mrc import (
-    Access,
     CcKind,
     Context,
     EvState,
     Integrity,
+    Opening,
     Reading,
     Timeouts,
     TrafficClasses,
@@ -166,15 +167,15 @@ async def test_prove__nothing_is_sent_to_an_address_that_never_answered(
     target, data = bytearray(200_000), bytes(range(250)) * 800
     async with (
         asyncio.timeout(BUDGET_SECONDS),
-        Context(loopback_config(**two_planes(name="liar"))) as liar,
-        Context(loopback_config(**two_planes())) as victim,
+        mrc.open(loopback_config(**two_planes(name="liar"))) as liar,
+        mrc.open(loopback_config(**two_planes())) as victim,
         await victim.listen(LOOPBACK[4], 0) as listener,
         await liar.connect(LOOPBACK[4], listener.port),
         await listener.accept() as qp,
-        liar.register(target, access=Access.REMOTE_WRITE) as mr,
-        victim.register(data, access=Access.LOCAL_READ) as source,
+        liar.register(target, writable=True) as mr,
+        victim.register(data) as source,
     ):
-        await qp.write(source, mr.remote)
+        await qp.write(source, mr.handle)
         evs = await qp.evs()
         held_back = [ev for ev in evs if ev.destination == FOREIGN]
         assert held_back and all(ev.state is EvState.DENIED for ev in held_back)
@@ -244,16 +245,16 @@ async def test_connect__with_the_named_host_only(
     monkeypatch.setattr(proof, "_ADDRESS_SECONDS", 0.1)
     async with (
         asyncio.timeout(BUDGET_SECONDS),
-        Context(loopback_config(**two_planes(name=peer))) as caller,
-        Choosy(loopback_config(**two_planes())) as choosy,
+        mrc.open(loopback_config(**two_planes(name=peer))) as caller,
+        Opening(Choosy(loopback_config(**two_planes()))._open()) as choosy,
     ):
         choosy.named = named
-        async with await choosy.listen(LOOPBACK[4], 0) as listener:
+        async with choosy.listen(LOOPBACK[4], 0) as listener:
             if refused:
                 with pytest.raises(ConnectError, match=f"127.0.0.1 is not {named}"):
                     await caller.connect(LOOPBACK[4], listener.port)
             else:
-                async with await caller.connect(LOOPBACK[4], listener.port):
+                async with caller.connect(LOOPBACK[4], listener.port):
                     pass
 
 
@@ -303,7 +304,7 @@ async def test_peer_host__a_name_that_is_none_is_quoted(name: str, told: str) ->
     async with joined(loopback_config(name=name or "x"), loopback_config()) as pair:
         far = pair.far
         far._peer = replace(far._peer, host=name)
-        assert (pair.far.peer_name, pair.far.peer_host) == (name, told)
+        assert (pair.far.peer.name, pair.far.peer.host) == (name, told)
         assert far._called == f"QP {pair.far.qpn:#x} to {told}"
 
 
@@ -334,7 +335,7 @@ def test_about(error: MrcError, text: str) -> None:
 
 
 async def test_connect__a_refusal_keeps_its_reason_and_kind() -> None:
-    def admit(_: object) -> None:
+    def admit(_: object) -> bool:
         raise NoAnswerError("not you")
 
     async with listening_to_itself(admit=admit) as (context, listener):
@@ -413,7 +414,7 @@ async def test_connect__that_is_cancelled_tells_the_peer_why() -> None:
     async with (
         asyncio.timeout(PATIENCE),
         await asyncio.start_server(listen, "127.0.0.1", 0) as server,
-        Context(loopback_config()) as context,
+        mrc.open(loopback_config()) as context,
     ):
         port = server.sockets[0].getsockname()[1]
         dialling = asyncio.ensure_future(context.connect("127.0.0.1", port))
@@ -651,7 +652,7 @@ async def test_code__is_still_good_after_an_attempt_that_was_too_slow(coded: Sec
             with pytest.raises(ConnectTimeoutError):
                 await one.connect(LOCAL, port, timeout=0.5)
         async with one.connect(LOCAL, listener.port) as near, await listener.accept():
-            assert near.peer_identity == "code"
+            assert near.peer.identity == "code"
 
 
 async def test_code__an_end_after_the_guess_is_not_called_wrong(

@@ -7,6 +7,7 @@ import asyncio
 import random
 import socket
 from ipaddress import ip_address
+from types import SimpleNamespace
 from unittest.mock import AsyncMock, Mock
 
 import pytest
@@ -18,7 +19,7 @@ from mrc.errors import ConnectError, ConnectRefusedError, ResolveError
 
 
 def qp(identity: str = "", *, closed: bool = False) -> Mock:
-    return Mock(peer_identity=identity, closed=closed)
+    return Mock(peer=SimpleNamespace(identity=identity), closed=closed)
 
 
 def channel(token: object, identity: str = "") -> Mock:

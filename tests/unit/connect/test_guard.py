@@ -38,7 +38,7 @@ def theirs(tmp_path: Path) -> Identity:
 
 async def test_plain__proves_nothing() -> None:
     ((out, back),) = await meet(None, None)
-    assert (out.peer_identity, back.peer_identity) == ("", "")
+    assert (out.peer.identity, back.peer.identity) == ("", "")
     assert out.seal is back.seal is Seal.NONE
 
 
@@ -47,8 +47,8 @@ async def test_key__both_know_each_other(ours: Identity, theirs: Identity) -> No
         Security(identity=ours.path, peer=theirs.fingerprint),
         Security(identity=theirs.path, allow=(ours.fingerprint,)),
     )
-    assert out.peer_identity == theirs.fingerprint
-    assert back.peer_identity == ours.fingerprint
+    assert out.peer.identity == theirs.fingerprint
+    assert back.peer.identity == ours.fingerprint
     assert out.seal is back.seal is Seal.AEAD
     # The secrets follow from these, so no end keeps them, nor the note of an agent: an index.
     assert {each._peer.attributes.seal_random for each in (out, back)} == {"0" * 64}
@@ -119,7 +119,7 @@ async def test_known_hosts__nobody_waits_while_the_user_thinks(
         connecting = Security(identity=ours.path, known_hosts=tmp_path / "known", ask=ask)
         async with host(connecting) as one:
             out, _ = await exchange(one, listener)
-    assert out.peer_identity == theirs.fingerprint
+    assert out.peer.identity == theirs.fingerprint
 
 
 async def test_known_hosts__the_user_says_no(
@@ -164,7 +164,7 @@ async def test_ways__nobody_is_asked_about_a_host_that_takes_no_key(
 async def test_secret__both_have_it(theirs: Identity) -> None:
     listening = Security(identity=theirs.path, secret=SECRET)
     ((out, back),) = await meet(Security(secret=SECRET), listening)
-    assert (out.peer_identity, back.peer_identity) == ("secret", "secret")
+    assert (out.peer.identity, back.peer.identity) == ("secret", "secret")
     assert "another one" in await refused(Security(secret=bytes(32)), listening)
 
 
@@ -172,7 +172,7 @@ async def test_code__is_good_for_one_pair_and_its_further_qps(theirs: Identity) 
     code = new_code()
     listening = Security(identity=theirs.path, code=code)
     met = await meet(Security(code=code.upper().replace("-", " ")), listening, times=3)
-    assert [back.peer_identity for _, back in met] == ["code", "secret", "secret"]
+    assert [back.peer.identity for _, back in met] == ["code", "secret", "secret"]
     assert all(out.seal is Seal.AEAD for out, _ in met)
 
 
@@ -199,7 +199,7 @@ async def test_downgrade__is_refused(ours: Identity, theirs: Identity) -> None:
 
 async def test_plain_loopback__where_it_is_allowed(theirs: Identity) -> None:
     ((_, back),) = await meet(None, Security(identity=theirs.path, plain_loopback=True))
-    assert back.peer_identity == ""
+    assert back.peer.identity == ""
 
 
 @pytest.mark.parametrize("seal", [Seal.NONE, Seal.AUTH, Seal.AEAD])
@@ -219,7 +219,7 @@ async def test_seal__needs_an_encrypted_exchange() -> None:
 
 async def test_loopback__a_process_of_this_user_needs_no_proof() -> None:
     ((out, back),) = await meet(Security(plain_loopback=True), Security(plain_loopback=True))
-    assert (out.peer_identity, back.peer_identity, out.seal) == ("", "", Seal.NONE)
+    assert (out.peer.identity, back.peer.identity, out.seal) == ("", "", Seal.NONE)
 
 
 async def test_loopback__another_user_proves_himself(
@@ -230,7 +230,7 @@ async def test_loopback__another_user_proves_himself(
     known = Security(identity=ours.path, peer=theirs.fingerprint, plain_loopback=True)
     listening = Security(identity=theirs.path, allow=(ours.fingerprint,), plain_loopback=True)
     ((out, back),) = await meet(known, listening)
-    assert (out.peer_identity, back.peer_identity) == (theirs.fingerprint, ours.fingerprint)
+    assert (out.peer.identity, back.peer.identity) == (theirs.fingerprint, ours.fingerprint)
     assert out.seal is Seal.AEAD
     stranger = Security(identity=ours.path, known_hosts=tmp_path / "known", plain_loopback=True)
     assert "is not known" in await refused(stranger, listening)
@@ -251,7 +251,7 @@ async def test_loopback__a_known_name_is_never_plain(
     listening = Security(identity=theirs.path, allow_any=True, plain_loopback=True)
     connecting = Security(identity=ours.path, known_hosts=known.path, plain_loopback=True)
     ((out, _),) = await meet(connecting, listening)
-    assert (out.peer_identity, out.seal) == (theirs.fingerprint, Seal.AEAD)
+    assert (out.peer.identity, out.seal) == (theirs.fingerprint, Seal.AEAD)
     with pytest.raises(ChangedError, match="another key than before"):
         await meet(connecting, Security(identity=ours.path, allow_any=True, plain_loopback=True))
 
@@ -262,7 +262,7 @@ async def test_secret__needs_no_known_hosts(tmp_path: Path) -> None:
     known.write_text("")
     known.chmod(0o666)
     ((out, _),) = await meet(Security(secret=SECRET, known_hosts=known), Security(secret=SECRET))
-    assert out.peer_identity == "secret"
+    assert out.peer.identity == "secret"
 
 
 # ---- A certificate authority ---------------------------------------------------------------------
@@ -293,7 +293,7 @@ async def test_names__both_know_each_other(
 ) -> None:
     monkeypatch.setenv("MRC_IDENTITY", str(tmp_path / "identity.pem"))
     ((out, back),) = await meet(connecting, listening)
-    assert (out.peer_identity, back.peer_identity) == (B, A)
+    assert (out.peer.identity, back.peer.identity) == (B, A)
     assert out.seal is back.seal is Seal.AEAD
     assert not (tmp_path / "identity.pem").exists(), "nobody needs a key beside"
 
@@ -303,7 +303,7 @@ async def test_names__from_a_file(connecting: Security, listening: Security, ca:
     (tmp_path / "peers").write_text(f"{A}  # trainers\n")
     allow = (str(tmp_path / "peers"),)
     ((_, back),) = await meet(connecting, dataclasses.replace(listening, allow=allow))
-    assert back.peer_identity == A
+    assert back.peer.identity == A
 
 
 async def test_names__one_that_may_not(
@@ -333,7 +333,7 @@ async def test_no_name__the_address_counts(ca: TestAuthority, connecting: Securi
     anybody = dataclasses.replace(connecting, peer="")
     here = Security(authority=ca.issue(file="here", addresses=("127.0.0.1",)))
     ((out, back),) = await meet(anybody, here)
-    assert (out.peer_identity, back.peer_identity) == ("certificate", A)
+    assert (out.peer.identity, back.peer.identity) == ("certificate", A)
     there = Security(authority=ca.issue(B, file="there", addresses=("127.0.0.9",)))
     why = await refused(anybody, there)
     assert "for another address" in why and "--peer" in why
@@ -405,7 +405,7 @@ async def test_files__are_read_anew_when_they_change(
 
         async def shown(peer: str) -> str:
             async with host(dataclasses.replace(connecting, peer=peer)) as one:
-                return (await exchange(one, listener))[0].peer_identity
+                return (await exchange(one, listener))[0].peer.identity
 
         assert await shown(B) == B
         renewed = ca.issue(B + "/2", file="renewed")

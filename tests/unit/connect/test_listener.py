@@ -17,6 +17,7 @@ from typing import Any
 import pytest
 from endpoints import BUDGET_SECONDS, connected_pair, listening_to_itself, loopback_config
 
+import mrc
 from mrc import ConnectError, Context, InUseError, Limits, Listener, ResolveError, Timeouts
 from mrc.aio import qp as qp_module
 from mrc.aio.qp import QP
@@ -131,7 +132,7 @@ async def test_admit__a_stranger_is_told_why(first_sent_bytes: bytes, reason: st
             await context.connect("127.0.0.1", listener.port) as near,
             await listener.accept() as far,
         ):
-            await near.write_imm(imm=1)
+            await near.write(imm=1)
             assert (await anext(far.immediates())).imm == 1
 
 
@@ -261,7 +262,7 @@ async def test_listen__a_port_that_is_taken() -> None:
 
 
 async def test_listen__an_address_that_cannot_be() -> None:
-    async with Context(loopback_config()) as context:
+    async with mrc.open(loopback_config()) as context:
         with pytest.raises(ResolveError, match=r"no-such-host\.invalid"):
             await context.listen("no-such-host.invalid", 0)
 
@@ -269,7 +270,7 @@ async def test_listen__an_address_that_cannot_be() -> None:
 async def test_listen__on_every_address_of_both_versions() -> None:
     async with (
         asyncio.timeout(BUDGET_SECONDS),
-        Context(loopback_config()) as context,
+        mrc.open(loopback_config()) as context,
         await context.listen(None, 0) as listener,
     ):
         for host in ("127.0.0.1", "::1", "localhost"):
@@ -280,13 +281,45 @@ async def test_listen__on_every_address_of_both_versions() -> None:
 async def test_listen__private_data_goes_to_whoever_connects() -> None:
     async with (
         asyncio.timeout(BUDGET_SECONDS),
-        Context(loopback_config(name="far")) as context,
-        await context.listen("127.0.0.1", 0, private={"service": "files"}) as listener,
-        await context.connect("127.0.0.1", listener.port, private={"n": 1}) as near,
-        await listener.accept() as far,
+        mrc.open(loopback_config(name="far")) as context,
+        context.listen("127.0.0.1", 0, private={"service": "files"}) as listener,
+        context.connect("127.0.0.1", listener.port, private={"n": 1}) as near,
+        listener.accept() as far,
     ):
-        assert (near.private, far.private) == ({"service": "files"}, {"n": 1})
-        assert (near.peer_host, far.peer_host) == ("127.0.0.1", "far"), "as connect called it"
+        common = {"name": "far", "address": "127.0.0.1", "identity": ""}
+        assert near.peer == mrc.Peer(host="127.0.0.1", private={"service": "files"}, **common)
+        assert far.peer == mrc.Peer(host="far", private={"n": 1}, **common)
+
+
+async def test_failed__is_told_of_a_peer_that_cannot_connect() -> None:
+    told: list[tuple[mrc.Peer, mrc.MrcError]] = []
+    async with (
+        asyncio.timeout(BUDGET_SECONDS),
+        mrc.open(loopback_config(6, name="far")) as far,
+        far.listen("127.0.0.1", 0, failed=lambda *each: told.append(each)) as listener,
+        mrc.open(loopback_config(4, name="near")) as near,
+    ):
+        with pytest.raises(mrc.PathError, match="no IP version in common"):
+            await near.connect("127.0.0.1", listener.port, private={"n": 1})
+        while not told:  # noqa: ASYNC110 - the listener has no event for it
+            await asyncio.sleep(0)
+    ((peer, error),) = told
+    assert peer == mrc.Peer(
+        host="near", name="near", address="127.0.0.1", identity="", private={"n": 1}
+    )
+    assert isinstance(error, mrc.PathError)
+
+
+async def test_accept__its_qp_is_closed_at_the_end() -> None:
+    async with listens() as (context, listener):
+        async with context.connect("127.0.0.1", listener.port) as near:
+            async with listener.accept() as far:
+                before = far.closed
+            assert (before, far.closed) == (False, True)
+            assert await near.until_closed() == mrc.Ended(True, None)
+        listener.accept().close()  # never used, it waits for nobody
+        with pytest.raises(TimeoutError):
+            await listener.accept(timeout=0.01)
 
 
 async def test_listener__iterates_until_it_is_closed() -> None:
@@ -344,7 +377,7 @@ async def test_watch__a_talkative_peer_is_heard_four_times_a_second(
         for _ in range(qp_module._FREE_MESSAGES + 3):
             await pair.far._channel.send("chatter")
         await pair.far.close()
-        await pair.near.until_peer_gone()
+        await pair.near.until_closed()
         assert asyncio.get_running_loop().time() - start >= 0.15
 
 
@@ -353,7 +386,7 @@ async def test_close__every_place_is_given_back() -> None:
     config = loopback_config(
         remote_view=True, limits=Limits(max_pending=32, max_pending_per_source=32)
     )
-    async with asyncio.timeout(BUDGET_SECONDS), Context(config) as context:
+    async with asyncio.timeout(BUDGET_SECONDS), mrc.open(config) as context:
         listener = await context.listen("127.0.0.1", 0)
         writers = []
         for said in (b"", hello(), encode_frame({"type": "top", "version": 1}), b"junk" * 9):

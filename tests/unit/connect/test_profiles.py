@@ -27,6 +27,7 @@ from endpoints import (
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+import mrc
 from mrc import (
     QP,
     CompletionError,
@@ -306,7 +307,7 @@ PATHS = ("lo>127.0.0.1#1", "lo>127.0.0.1#2", "lo>127.0.0.2#1", "lo>127.0.0.2#2")
 @asynccontextmanager
 async def contexts() -> AsyncIterator[tuple[Context, Context]]:
     config = loopback_config(**two_planes(spraying=Spraying(evs_per_pair=2)))
-    async with asyncio.timeout(BUDGET_SECONDS), Context(config) as near, Context(config) as far:
+    async with asyncio.timeout(BUDGET_SECONDS), mrc.open(config) as near, mrc.open(config) as far:
         yield near, far
 
 
@@ -430,8 +431,8 @@ async def test_cc_profile__is_what_its_qps_run() -> None:
         assert isinstance(error, StateError) and "profile fabric: cannot be used" in str(error)
         async with pair_with(near, far, cc=online(profile)) as pair:
             assert await transfer(pair, pattern(1 << 20)) == pattern(1 << 20)
-            assert 0 < (await pair.near.query()).cwnd_bytes <= 100_000
-            assert (await pair.far.query()).cwnd_bytes > 100_000
+            assert 0 < (await pair.near.info()).cwnd_bytes <= 100_000
+            assert (await pair.far.info()).cwnd_bytes > 100_000
             assert profile.qps == 1
         assert profile.qps == 0
 
@@ -524,7 +525,7 @@ async def test_deny__everything_is_the_end_of_all_paths_and_of_nothing_else() ->
     async with connected_pair(spraying=Spraying(evs_per_pair=2), retries=few) as pair:
         await pair.near.deny("*")
         with pytest.raises(CompletionError) as caught:
-            await pair.near.write_imm(imm=1)
+            await pair.near.write(imm=1)
         assert caught.value.status is WcStatus.RETRY_EXC_ERR
         profile = pair.near_context.ev_profiles["default"]
         await profile.deny("*#1")  # a failed QP gets the change, too
@@ -548,7 +549,7 @@ async def test_deny__while_the_qps_of_a_profile_come_and_go() -> None:
         async def churn() -> None:
             for _ in range(5):
                 async with pair_with(near, far) as pair:
-                    await pair.near.write_imm(imm=1)
+                    await pair.near.write(imm=1)
 
         churning = [spawn(churn()) for _ in range(2)]
         while not all(task.done() for task in churning):

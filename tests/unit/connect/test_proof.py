@@ -794,7 +794,7 @@ async def test_connect__as_many_psns_as_the_way_calls_for(
     monkeypatch.setattr(system, "UNKNOWN_BPS", 1_000_000)  # this host's load must not matter
     async with connected_pair(**options) as pair:
         for qp in (pair.near, pair.far):
-            assert qp.mpr == (await qp.query()).peer_mpr == psns
+            assert qp.mpr == (await qp.info()).peer_mpr == psns
 
 
 async def test_connect__each_end_keeps_to_what_the_other_grants() -> None:

@@ -207,7 +207,7 @@ async def meeting(case: Case, library: str) -> AsyncIterator[tuple[Process, mrc.
     config = mrc.ContextConfig(interfaces=("lo",), security=case.make())
     async with (
         asyncio.timeout(PATIENCE),
-        mrc.Context(config) as context,
+        mrc.open(config) as context,
         context.listen("127.0.0.1", 0) as listener,
         started(case, listener.port, library) as holder,
     ):
@@ -215,7 +215,7 @@ async def meeting(case: Case, library: str) -> AsyncIterator[tuple[Process, mrc.
             qp = await context.connect("127.0.0.1", int(await line(holder)))
         else:
             qp = await listener.accept()
-        await qp.write_imm(imm=8)
+        await qp.write(imm=8)
         assert await line(holder) == "open"
         yield holder, qp
 

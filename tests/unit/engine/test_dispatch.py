@@ -16,7 +16,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from ipaddress import IPv6Address, ip_address, ip_interface
 from typing import Any, cast
-from unittest.mock import Mock
+from unittest.mock import Mock, patch
 
 import pytest
 from endpoints import Pair, connected_pair, memory, spawn, until
@@ -27,16 +27,36 @@ from mrc.config import ContextConfig
 from mrc.connect.parse import parse_address
 from mrc.engine import engine, ports
 from mrc.engine.dispatch import Dispatcher
-from mrc.engine.engine import Engine, EngineEvent, EventLoss, Notice, ProbeReply, Reply
-from mrc.engine.native import Command, Submission
+from mrc.engine.engine import (
+    Engine,
+    EngineEvent,
+    EventLoss,
+    Notice,
+    ProbeReply,
+    Reply,
+    Written,
+)
+from mrc.engine.memory import HeldBuffer, Region, RemoteMemory
+from mrc.engine.native import Command, Submission, ffi
 from mrc.engine.paths import PortSelection
 from mrc.engine.ports import LocalPorts, link_snapshots, number
-from mrc.engine.queue_pair import QueuePair, Write, Writes
-from mrc.enums import CommandOp, EventReason, EventType, QpState, WarningKind, WcOpcode, WcStatus
+from mrc.engine.queue_pair import QueuePair
+from mrc.engine.send_queue import SendQueue, Write
+from mrc.enums import (
+    Access,
+    CommandOp,
+    EventReason,
+    EventType,
+    QpState,
+    WarningKind,
+    WcOpcode,
+    WcStatus,
+)
 from mrc.errors import (
     ArgumentError,
     CompletionError,
     ConfigError,
+    MrcError,
     NetlinkError,
     QueueFullError,
     StateError,
@@ -52,6 +72,7 @@ class FakeEngine:
     def __init__(self) -> None:
         self.fd, self._write = os.pipe()
         os.set_blocking(self.fd, False)
+        self._commands = ffi.new("struct mrc_command[]", 1)
         self.polled = False
         self.room = 1000
         self.memory = True
@@ -64,6 +85,8 @@ class FakeEngine:
             self.memory = True
             raise MemoryError
         taken = list(batch)[: self.room]
+        for each in taken:
+            each.fill(self._commands, 0)
         self.room -= len(taken)
         self.batches.append(taken)
         self.submitted.set()
@@ -110,11 +133,6 @@ async def dispatcher_over() -> AsyncIterator[tuple[Dispatcher, FakeEngine]]:
 
 def command(**fields: Any) -> Command:
     return Command({"op": CommandOp.QP_QUERY, "qpn": 7, **fields})
-
-
-def posted(dispatcher: Dispatcher, queue: QueuePair) -> asyncio.Future[Completion]:
-    assert queue.places.take_free()
-    return dispatcher.post(Writes.of(queue, dispatcher.next_id(), [Write(imm=0)]))
 
 
 def ready_queue(depth: int = 8) -> QueuePair:
@@ -191,36 +209,155 @@ async def test_call__memory_lives_until_the_reply_even_when_cancelled() -> None:
         buffer.append(0)
 
 
-async def test_post__completions_give_places_back() -> None:
+@asynccontextmanager
+async def sending(depth: int) -> AsyncIterator[tuple[SendQueue, FakeEngine, Dispatcher]]:
+    """The send queue of a QP that the dispatcher knows."""
     async with dispatcher_over() as (dispatcher, engine):
-        queue = ready_queue(2)
-        places = queue.places
-        good, bad = posted(dispatcher, queue), posted(dispatcher, queue)
-        idle = asyncio.ensure_future(places.until_free())
+        queue = ready_queue(depth)
+        dispatcher.attach(queue, Recorder())
+        yield queue.sends, engine, dispatcher
+
+
+def post(sends: SendQueue, imm: int = 0) -> asyncio.Future[int]:
+    return sends.post(None, None, imm, False)
+
+
+def cookies_of(engine: FakeEngine) -> list[int]:
+    """Of the work requests that have a completion, in the order of posting."""
+    found = []
+    for turn in engine.taken:
+        wrs = ffi.cast("struct mrc_wr *", turn.memory)
+        found += [wrs[i].wr_id for i in range(turn.count) if not wrs[i].unsignaled]
+    return found
+
+
+async def test_post__completions_give_places_back() -> None:
+    async with sending(3) as (sends, engine, _):
+        good, bad, late = post(sends), post(sends, 1), post(sends, 2)
+        idle = asyncio.ensure_future(sends.until_idle())
         await asyncio.sleep(0)
-        assert places.taken == 2
-        ids = [request.wr_id for request in engine.taken]
+        assert sends.taken == 3
+        cookies = cookies_of(engine)
         engine.say(
-            Completion(ids[0], 7, 5, WcStatus.SUCCESS, WcOpcode.WRITE),
-            Completion(ids[1], 7, 6, WcStatus.REM_ACCESS_ERR, WcOpcode.WRITE),
+            Written(cookies[:1]),
+            Completion(cookies[1], 7, 6, WcStatus.REM_ACCESS_ERR, WcOpcode.WRITE),
+            Completion(cookies[2], 7, 0, WcStatus.SUCCESS, WcOpcode.WRITE_IMM),
         )
-        assert (await good).bytes == 5
+        assert await good == 0
         with pytest.raises(CompletionError, match=r"write of 6 bytes: .*REM_ACCESS_ERR") as caught:
             await bad
         assert caught.value.status is WcStatus.REM_ACCESS_ERR
+        assert await late == 0, "a success behind an error comes as a completion"
         await idle
-        assert places.taken == 0
+        assert sends.taken == 0
 
 
-async def test_post__a_refusal_of_the_engine() -> None:
-    async with dispatcher_over() as (dispatcher, engine):
-        queue = ready_queue(1)
-        done = posted(dispatcher, queue)
+async def test_post__what_a_turn_of_the_loop_posts_is_one_command() -> None:
+    async with sending(8) as (sends, engine, dispatcher):
+        done = [post(sends, imm) for imm in range(3)]
+        asked = dispatcher.call(command(), "query")
+        done += [post(sends, 3)]
         await asyncio.sleep(0)
-        engine.say(Reply(engine.taken[0].wr_id, -errno.ENOBUFS))
-        with pytest.raises(QueueFullError):
-            await done
-        assert queue.places.taken == 0
+        posts, query = engine.taken
+        assert (posts.count, posts.postings) == (4, 4)
+        engine.say(Written(cookies_of_turn(posts)), Reply(query.fields["cookie"], 0))
+        assert await asyncio.gather(*done, asked) == [0] * 5
+
+
+def cookies_of_turn(turn: Any) -> list[int]:
+    return [turn.queue.cookie | turn.first + at for at in range(turn.postings)]
+
+
+async def test_post__a_full_ring_goes_on_where_it_stopped() -> None:
+    async with sending(8) as (sends, engine, _):
+        engine.room = 1
+        done = [sends.post_many([Write(imm=imm), Write(imm=imm)]) for imm in range(3)]
+        await asyncio.sleep(0)
+        assert len(engine.taken) == 1
+        engine.room = 1000
+        engine.say()
+        engine.submitted.clear()
+        await engine.submitted.wait()
+        engine.say(Written(cookies_of(engine)))
+        assert await asyncio.gather(*done) == [0, 0, 0]
+
+
+async def test_post__events_go_on_after_memory_was_short() -> None:
+    async with sending(8) as (sends, engine, dispatcher):
+        done = [post(sends, imm) for imm in range(4)]
+        await asyncio.sleep(0)
+        cookies, complete = cookies_of(engine), sends.complete
+        short = [True]
+
+        def fail_once(cookie: int, error: MrcError | OSError | None = None) -> None:
+            if cookie == cookies[2] and short:
+                raise MemoryError(short.pop())
+            complete(cookie, error)
+
+        with patch.object(sends, "complete", fail_once):
+            engine.say(Written([*cookies]))
+            with pytest.raises(MemoryError):
+                dispatcher.drain()
+        assert [each.done() for each in done] == [True, True, False, False]
+        engine.say()
+        dispatcher.drain()
+        assert all(each.done() for each in done)
+
+
+async def test_post__a_refusal_of_the_engine_is_that_of_its_command() -> None:
+    async with sending(8) as (sends, engine, _):
+        first = [post(sends, imm) for imm in range(2)]
+        await asyncio.sleep(0)
+        second = [post(sends, imm) for imm in range(2)]
+        await asyncio.sleep(0)
+        cookies = cookies_of(engine)
+        engine.say(Reply(cookies[2], -errno.ENOBUFS))
+        for done in second:
+            with pytest.raises(QueueFullError, match="QP 0x7: post"):
+                await done
+        assert sends.taken == 2
+        engine.say(Written(cookies[:2]))
+        assert await asyncio.gather(*first) == [0, 0]
+        assert sends.taken == 0
+
+
+async def test_poll__loses_no_write_when_memory_was_short(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What C had handed over was lost with the list it was put into."""
+    short: list[int] = []
+
+    class Short:
+        """The FFI of a process whose memory is short once."""
+
+        def __getattr__(self, name: str) -> Any:
+            return getattr(ffi, name)
+
+        def unpack(self, cookies: Any, count: int) -> list[int]:
+            if not short:
+                short.append(count)
+                raise MemoryError
+            return cast(list[int], ffi.unpack(cookies, count))
+
+    async with connected_pair() as pair:
+        monkeypatch.setattr(engine, "ffi", Short())
+        assert await asyncio.gather(*(pair.near.write(imm=imm) for imm in range(9))) == [0] * 9
+        immediates = pair.far.immediates()
+        assert [(await anext(immediates)).imm for _ in range(9)] == list(range(9))
+    assert short
+
+
+async def test_users_of__the_qps_that_use_a_region() -> None:
+    async with sending(1) as (sends, engine, dispatcher):
+        region = Region(HeldBuffer(4096, 8, None), Access.LOCAL_READ, Mock())
+        assert not dispatcher.holds(region)
+        dispatcher._regions[region._key] = region
+        assert dispatcher.holds(region) and dispatcher.users_of(region) == set()
+        done = sends.post(region, RemoteMemory(0, 1, 8), None, False)
+        assert dispatcher.users_of(region) == {7}
+        idle = asyncio.ensure_future(dispatcher.until_idle(region))
+        await asyncio.sleep(0)
+        engine.say(Written(cookies_of(engine)))
+        await idle
+        assert (await done, dispatcher.users_of(region)) == (8, set())
 
 
 async def test_probe__reply_first_then_the_result() -> None:
@@ -241,7 +378,7 @@ async def test_detach__probes_of_the_qp_end_and_late_answers_are_ignored() -> No
         await asyncio.sleep(0)
         await asyncio.sleep(0)
         cookies = [c.fields["cookie"] for c in engine.taken]
-        dispatcher.detach(7)
+        dispatcher.detach(ready_queue())
         with pytest.raises(StateError, match="probe: the QP was closed"):
             await probing
         result = ProbeResult(0, 0, 1000)
@@ -301,13 +438,14 @@ async def test_notices__go_to_their_qp_and_losses_to_every_one() -> None:
     second = Notice(EventType.PLANE, 5, 0, 2, 1, EventReason.PROBES)
     async with dispatcher_over() as (dispatcher, engine):
         one, other = Recorder(), Recorder()
-        dispatcher.attach(5, one)
-        dispatcher.attach(6, other)
+        queues = [QueuePair(8, 1024, 128, qpn=qpn) for qpn in (5, 6)]
+        dispatcher.attach(queues[0], one)
+        dispatcher.attach(queues[1], other)
         engine.say(first, EventLoss(3), second)
         dispatcher.drain()
         assert one.told == [first, 3, second]
         assert other.told == [3]
-        dispatcher.detach(5)
+        dispatcher.detach(queues[0])
         engine.say(first)
         dispatcher.drain()
         assert len(one.told) == 3
@@ -341,7 +479,7 @@ async def test_idle__icmp_errors_leave_nothing_to_do(version: int) -> None:
         await until(is_idle)
         far = pair.far_context._opened().dispatcher
         await far.call(engine.port_close(1), "port")
-        write = spawn(pair.near.write(source, target.remote))
+        write = spawn(pair.near.write(source, target.handle))
         await until(lambda: has_error_reports(pair))
         await until(is_idle)  # for ever, if a descriptor with an error stayed ready
         await pair.near.abort()

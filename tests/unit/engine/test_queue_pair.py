@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Commands that QPs and memory regions build, writes as C reads them, memory of tensors, error
-codes and pinned buffers.
+"""Commands that QPs and memory regions build, slices of memory, memory of tensors, error codes and
+pinned buffers.
 """
 
 from __future__ import annotations
@@ -8,13 +8,11 @@ from __future__ import annotations
 import ctypes
 import errno
 import gc
-import itertools
 import mmap
 import weakref
 from array import array
 from collections import deque
 from collections.abc import Callable, Iterator
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -22,20 +20,14 @@ import walls
 from endpoints import connected_pair
 from models.library import library
 
-from mrc import limits
-from mrc.engine import engine, queue_pair
-from mrc.engine.memory import MR, HeldBuffer, RemoteMemory, random_key
-from mrc.engine.native import CData, Command, StructQueue, check, ffi, names_of
-from mrc.engine.queue_pair import (
-    QueuePair,
-    Write,
-    Writes,
-    WrOpcode,
-    pieces,
-    size_of,
-)
+from mrc.engine import engine
+from mrc.engine.memory import HeldBuffer, Region, RemoteMemory, random_key
+from mrc.engine.native import CData, Command, StructQueue, check, names_of
+from mrc.engine.queue_pair import QueuePair
 from mrc.enums import Access, CcKind, CommandOp, Integrity, QpState
 from mrc.errors import ArgumentError, InUseError, ProtocolError, QueueFullError, StateError
+
+numpy = pytest.importorskip("numpy", reason="pip install numpy")
 
 RTR: dict[str, Any] = {"dest_qpn": 9, "rq_psn": 8, "integrity": Integrity.UDP}
 RTS: dict[str, Any] = {
@@ -90,23 +82,99 @@ def test_set_mpr__when_it_was_agreed() -> None:
             queue.set_mpr(mpr)
 
 
-def test_mr__ranges_and_rights() -> None:
-    buffer = bytearray(100)
-    mr = MR.over(buffer, Access.LOCAL_READ | Access.REMOTE_WRITE)
-    assert mr.range(0, 100) == mr.address
-    assert mr.range(100, 0) == mr.address + 100
-    assert mr.remote == RemoteMemory(mr.address, mr.key, 100)
-    fields = engine.mr_register(mr).fields
-    assert (fields["address"], fields["bytes"], fields["key"]) == (mr.address, 100, mr.rkey)
-    for offset, length in ((0, 101), (101, 0), (-1, 1), (1, -1)):
-        with pytest.raises(ArgumentError, match="local_offset"):
-            mr.range(offset, length)
-    mr._held.release()
+async def never(region: Region, error: BaseException | None) -> None:
+    raise AssertionError("nobody closes it")
+
+
+@pytest.fixture
+def region() -> Iterator[Region]:
+    made = Region._over(bytearray(100), Access.REMOTE_WRITE, never)
+    yield made
+    made._held.release()
+
+
+def test_region__what_the_engine_and_the_peer_get(region: Region) -> None:
+    assert region._access == Access.LOCAL_READ | Access.REMOTE_WRITE
+    assert (region.writable, region.length) == (True, 100)
+    assert region.handle == RemoteMemory(region.address, region._key, 100)
+    fields = engine.region_register(region).fields
+    found = (fields["address"], fields["bytes"], fields["key"], fields["access"])
+    assert found == (region.address, 100, region._key, int(region._access))
+    assert engine.region_deregister(region).fields["key"] == region._key
+
+
+def test_region__that_is_only_read_has_no_handle() -> None:
+    region = Region._over(b"abc", Access.LOCAL_READ, never)
+    with pytest.raises(StateError, match=r"takes no writes: register it with writable=True"):
+        _ = region.handle
+    assert (region.writable, region._access) == (False, Access.LOCAL_READ)
+    region._held.release()
+
+
+def test_region__an_empty_buffer() -> None:
+    buffer = bytearray()
+    with pytest.raises(ArgumentError, match="buffer: is empty"):
+        Region._over(buffer, Access.LOCAL_READ, never)
+    buffer.append(0)  # it is not pinned
+
+
+def test_slices__of_all_kinds_of_memory(region: Region) -> None:
+    for memory in (region, region[:], region.handle):
+        for begin, end in ((0, 100), (3, 9), (100, 100), (0, 0)):
+            part = memory[begin:end]
+            assert (part.address, part.length) == (region.address + begin, end - begin)
+        assert (memory[7:].address, memory[7:].length) == (region.address + 7, 93)
+        assert (memory[:7].address, memory[:7].length) == (region.address, 7)
+        assert (memory[7:][3:].address, memory[7:][3:].length) == (region.address + 10, 90)
+        assert memory[numpy.int64(3) : numpy.uint8(5)].length == 2
+    assert region[3:9].region is region and region[3:9][1:].region is region
+    assert region.handle[3:9].rkey == region._key
+
+
+@pytest.mark.parametrize(
+    ("at", "cause"),
+    [
+        (slice(0, 101), r"\[0:101\] is not inside its 100 bytes"),
+        (slice(101, None), r"\[101:100\] is not inside"),
+        (slice(5, 4), r"\[5:4\] is not inside"),
+        (slice(-1, None), r"\[-1:100\] is not inside .* \(a negative index counts nothing\)"),
+        (slice(None, -1), r"\[0:-1\] is not inside"),
+        (slice(0, 1 << 70), r"\[0:1180591620717411303424\] is not inside"),
+        (slice(0, 10, 1), "a slice has no step"),
+        (slice(None, None, -1), "a slice has no step"),
+    ],
+)
+def test_slices__outside(region: Region, at: slice, cause: str) -> None:
+    """A bytes object would give less; what is missing would not be written."""
+    for memory, name in ((region, "region"), (region[:], "part"), (region.handle, "memory of the")):
+        with pytest.raises(ArgumentError, match=f"^{name}.*: {cause}"):
+            memory[at]
+    with pytest.raises(ArgumentError, match=r"^part: \[0:6\] is not inside its 5 bytes"):
+        region[10:15][0:6]
+    with pytest.raises(ArgumentError, match=r"^memory of the peer: \[0:6\] is not inside its 5"):
+        region.handle[10:15][0:6]
+
+
+@pytest.mark.parametrize("at", [5, "a", None, (1, 2), slice("a", "b"), slice(0, 1.0), slice(0.0)])
+def test_slices__that_are_none(region: Region, at: Any) -> None:
+    for memory in (region, region[:], region.handle):
+        with pytest.raises(TypeError, match=r"needs a slice of bytes, such as \[0:64\], not "):
+            memory[at]
+
+
+def test_memory__keys_are_not_shown(region: Region) -> None:
+    part, handle = region[1:5], region.handle[1:5]
+    assert repr(region) == "<writable Region of 100 bytes>"
+    assert repr(part) == "<<writable Region of 100 bytes>[1:5]>"
+    assert repr(part[2:]) == "<<writable Region of 100 bytes>[3:5]>"
+    assert repr(handle) == "<RemoteMemory of 4 bytes>"
 
 
 def test_remote_memory__round_trip() -> None:
     remote = RemoteMemory((1 << 64) - 1, (1 << 32) - 1, 12)
     assert RemoteMemory.from_dict(remote.to_dict()) == remote
+    assert RemoteMemory.from_bytes(bytes(remote)) == remote
+    assert len(bytes(remote)) == 20
 
 
 @pytest.mark.parametrize(
@@ -128,6 +196,12 @@ def test_remote_memory__what_a_peer_may_get_wrong(value: object) -> None:
         RemoteMemory.from_dict(value)
 
 
+@pytest.mark.parametrize("value", [b"", bytes(19), bytes(21), "text", None])
+def test_remote_memory__other_bytes(value: Any) -> None:
+    with pytest.raises(ProtocolError, match="wrong memory description"):
+        RemoteMemory.from_bytes(value)
+
+
 def test_random_numbers__are_in_range_and_spread() -> None:
     qpns = [QueuePair.random_qpn() for _ in range(1000)]
     assert all(2 < qpn < 1 << 24 for qpn in qpns)
@@ -135,166 +209,7 @@ def test_random_numbers__are_in_range_and_spread() -> None:
     assert len(set(qpns)) > 990
 
 
-# ---- Writes as C reads them, and what is refused before -----------------------------------------
-
-
-QUEUE = QueuePair(sq_depth=8, mpr=1024, max_wimm=128, qpn=77)
-HUGE = RemoteMemory(1 << 20, 9, 1 << 40)
-
-
-@pytest.fixture
-def mr() -> Iterator[MR]:
-    region = MR.over(bytearray(100), Access.LOCAL_READ)
-    yield region
-    region._held.release()
-
-
-def filled(asked: Writes) -> Any:
-    """The command that posts, as C gets it, in a reused slot."""
-    commands = ffi.new("struct mrc_command[]", 2)
-    Command({"op": CommandOp.QP_MODIFY, "qpn": 9, "value": 5}).fill(commands, 1)
-    asked.fill(commands, 1)
-    assert commands[0].op == 0
-    return commands[1]
-
-
-def requests(asked: Writes) -> list[tuple[int, ...]]:
-    """wr_id, local, lkey, va, rkey, bytes, imm, opcode, unsignaled of each work request."""
-    command = filled(asked)
-    array = ffi.cast("struct mrc_wr *", command.pointer)
-    wrs = [array[i] for i in range(command.value)]
-    return [
-        (wr.wr_id, wr.local, wr.lkey, wr.va, wr.rkey, wr.bytes, wr.imm, wr.opcode, wr.unsignaled)
-        for wr in wrs
-    ]
-
-
-def test_layout__is_that_of_the_c_struct() -> None:
-    assert ffi.sizeof("struct mrc_wr") == queue_pair._WR.size
-    fields = ["wr_id", "local", "va", "lkey", "rkey", "bytes", "imm", "opcode"]
-    fields += ["unsignaled", "redundant"]
-    packed = queue_pair._WR.pack(*range(1, 11))
-    wr = ffi.cast("struct mrc_wr *", ffi.from_buffer(packed))
-    assert [getattr(wr, field) for field in fields] == list(range(1, 11))
-    for index, field in ((queue_pair._LOCAL, "local"), (queue_pair._VA, "va")):
-        assert ffi.offsetof("struct mrc_wr", field) == 8 * index
-    end = ffi.sizeof("struct mrc_wr") + queue_pair._UNSIGNALED
-    assert ffi.offsetof("struct mrc_wr", "unsignaled") == end
-
-
-def test_fill__a_write(mr: MR) -> None:
-    asked = Writes.of(QUEUE, 3, [Write(mr, HUGE, None, 10, 5, 7)])
-    command = filled(asked)
-    assert (command.op, command.qpn, command.cookie) == (CommandOp.QP_POST_MANY, 77, 3)
-    assert requests(asked) == [
-        (3, mr.address + 5, mr.key, HUGE.address + 7, HUGE.rkey, 10, 0, WrOpcode.WRITE, 0)
-    ]
-    assert (asked.count, asked.size, asked.mrs) == (1, 10, [mr])
-
-
-def test_fill__an_immediate_of_zero_is_one() -> None:
-    asked = Writes.of(QUEUE, 3, [Write(imm=0)])
-    assert requests(asked) == [(3, 0, 0, 0, 0, 0, 0, WrOpcode.WRITE_IMM, 0)]
-    assert asked.mrs == []
-
-
-def test_fill__only_the_last_of_many_is_signaled(mr: MR) -> None:
-    asked = Writes.of(QUEUE, 3, [Write(mr, HUGE, imm=8), Write(mr, HUGE, length=4), Write(imm=9)])
-    found = requests(asked)
-    assert [request[-1] for request in found] == [1, 1, 0]
-    assert [request[5:7] for request in found] == [(100, 8), (4, 0), (0, 9)]
-    assert (asked.count, asked.size, asked.mrs) == (3, 104, [mr, mr])
-
-
-def test_fill__a_redundant_write(mr: MR) -> None:
-    writes = [Write(mr, HUGE, redundant=True), Write(mr, HUGE, imm=1)]
-    command = filled(Writes.of(QUEUE, 3, writes))
-    array = ffi.cast("struct mrc_wr *", command.pointer)
-    assert [array[i].redundant for i in range(2)] == [1, 0]
-
-
-def test_fill__scattered(mr: MR) -> None:
-    asked = Writes.scattered(QUEUE, 3, mr, HUGE, 10, [90, 0], [5, 6])
-    write = (10, 0, WrOpcode.WRITE)
-    assert requests(asked) == [
-        (3, mr.address + 90, mr.key, HUGE.address + 5, HUGE.rkey, *write, 1),
-        (3, mr.address, mr.key, HUGE.address + 6, HUGE.rkey, *write, 0),
-    ]
-    assert (asked.count, asked.size, asked.mrs) == (2, 20, [mr])
-
-
-def test_fill__a_command_after_writes() -> None:
-    commands = ffi.new("struct mrc_command[]", 1)
-    Writes.of(QUEUE, 3, [Write(imm=7)]).fill(commands, 0)
-    Command({"op": CommandOp.QP_QUERY, "qpn": 5, "cookie": 6}).fill(commands, 0)
-    command = commands[0]
-    assert (command.op, command.qpn, command.cookie) == (CommandOp.QP_QUERY, 5, 6)
-    assert (command.pointer, command.value) == (ffi.NULL, 0)
-
-
-@pytest.mark.parametrize(
-    ("asked", "argument"),
-    [
-        ({"length": -1}, "local_offset"),
-        ({"length": 101}, "local_offset"),
-        ({"remote": RemoteMemory(0, 1, 99)}, "remote_offset"),
-        ({"length": 0}, "length: a write of no bytes needs an imm"),
-        ({"imm": 1 << 32}, "imm"),
-        ({"imm": -1}, "imm"),
-        ({"mr": None}, "mr, remote"),
-        ({"remote": None, "imm": 1}, "mr, remote"),
-        ({"mr": None, "remote": None}, "mr, remote"),
-        ({"mr": None, "remote": None, "imm": 1, "length": 5}, "mr, remote"),
-    ],
-)
-def test_of__what_is_refused(mr: MR, asked: dict[str, Any], argument: str) -> None:
-    with pytest.raises(ArgumentError, match=argument):
-        Writes.of(QUEUE, 1, [Write(imm=1), Write(mr, HUGE)._replace(**asked)])
-
-
-def test_of__more_than_a_redundant_write_carries() -> None:
-    held: Any = SimpleNamespace(key=1, range=RemoteMemory(0, 1, 1 << 20).range)
-    for length in (limits.MAX_REDUNDANT, limits.MAX_REDUNDANT + 1):
-        write = Write(held, HUGE, length=length, redundant=True)
-        if length == limits.MAX_REDUNDANT:
-            assert Writes.of(QUEUE, 1, [write]).size == length
-        else:
-            with pytest.raises(ArgumentError, match="length: 65537 of a redundant write"):
-                Writes.of(QUEUE, 1, [write])
-
-
-def test_of__more_than_a_message_carries(mr: MR) -> None:
-    class Large:
-        """A region of more memory than a test should take."""
-
-        key, length, address = 1, 1 << 33, 0
-        range = RemoteMemory(0, 1, 1 << 33).range
-
-    large: Any = Large()
-    for length in (0xFFFFFFFF, 1 << 32):
-        whole = Write(large, HUGE, length=length)
-        if length < 1 << 32:
-            assert Writes.of(QUEUE, 1, [whole]).size == length
-        else:
-            with pytest.raises(ArgumentError, match=r"length: .* is not within 0\.\."):
-                Writes.of(QUEUE, 1, [whole])
-
-
-def test_pieces__cover_the_write_and_only_the_last_has_the_immediate(mr: MR) -> None:
-    whole = Write(mr, HUGE, 7, (5 << 30) + 3, 10, 20)
-    found = list(pieces(whole))
-    assert [piece.imm for piece in found] == [None] * 5 + [7]
-    assert sum(map(size_of, found)) == size_of(whole)
-    for before, piece in itertools.pairwise(found):
-        assert piece.local_offset == before.local_offset + size_of(before)
-        assert piece.remote_offset == before.remote_offset + size_of(before)
-    assert (found[0].local_offset, found[0].remote_offset) == (10, 20)
-
-
 # ---- Memory of tensors without the buffer protocol -----------------------------------------------
-
-
-numpy = pytest.importorskip("numpy", reason="pip install numpy")
 
 
 class Tensor:
@@ -353,10 +268,10 @@ async def test_write__from_tensor_to_array() -> None:
     source, target = numpy.arange(5000, dtype=numpy.float32), numpy.zeros(5000, numpy.float32)
     async with (
         connected_pair() as pair,
-        pair.near_context.register(Tensor(source)) as mr,
-        pair.far_context.register(target, access=Access.REMOTE_WRITE) as there,
+        pair.near_context.register(Tensor(source)) as here,
+        pair.far_context.register(target, writable=True) as there,
     ):
-        await pair.near.write(mr, there.remote)
+        assert await pair.near.write(here, there.handle) == 20_000
     assert (source == target).all()
 
 

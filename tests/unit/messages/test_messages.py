@@ -59,15 +59,20 @@ async def talking(**options: Any) -> AsyncIterator[Talk]:
     config = loopback_config(**options)
     async with (
         asyncio.timeout(BUDGET_SECONDS),
-        mrc.Context(config) as near,
-        mrc.Context(config) as far,
+        mrc.open(config) as near,
+        mrc.open(config) as far,
         far.listen(LOOPBACK[4], 0, messages=True) as listener,
         near.connect(LOOPBACK[4], listener.port, messages=True) as to_far,
-        await listener.accept() as to_near,
+        listener.accept() as to_near,
         near.messages() as out,
         far.messages() as back,
     ):
         yield Talk(out, back, to_far, to_near)
+
+
+def space(of: Messages, number: int) -> mrc.Opening[Messages]:
+    """Another one of the same Context."""
+    return mrc.Opening(Messages(of._dispatcher, of._qp_of, number)._open())
 
 
 async def settle(qp: mrc.QP) -> None:
@@ -107,19 +112,17 @@ async def test_send__many_of_all_sizes_both_ways(polled: bool) -> None:
 
 
 async def test_spaces__never_meet() -> None:
-    async with talking() as talk:
-        near, far = talk.near._dispatcher, talk.far._dispatcher
-        async with Messages(near, talk.near._qp_of, 5) as one:
-            async with Messages(far, talk.far._qp_of, 5) as other:
-                await one.send(talk.to_far, b"five")
-                await talk.near.send(talk.to_far, b"zero")
-                room = bytearray(4)
-                await talk.far.recv(room)
-                assert room == b"zero"
-                await other.recv(room)
-                assert room == b"five"
-            with pytest.raises(InUseError):
-                await Messages(near, talk.near._qp_of, 0).__aenter__()
+    async with talking() as talk, space(talk.near, 5) as one:
+        async with space(talk.far, 5) as other:
+            await one.send(talk.to_far, b"five")
+            await talk.near.send(talk.to_far, b"zero")
+            room = bytearray(4)
+            await talk.far.recv(room)
+            assert room == b"zero"
+            await other.recv(room)
+            assert room == b"five"
+        with pytest.raises(InUseError):
+            await space(talk.near, 0)
 
 
 async def test_recv__too_little_room() -> None:
@@ -158,16 +161,15 @@ async def test_cancel__leaves_the_buffer_alone(exact: bool) -> None:
 
 async def test_exit__that_is_cancelled_closes_the_space_all_the_same() -> None:
     async with talking() as talk, asyncio.timeout(BUDGET_SECONDS):
-        messages = Messages(talk.far._dispatcher, lambda peer: talk.to_near, 7)
-        await messages.__aenter__()
+        messages = await space(talk.far, 7)
         waiting = spawn(messages.recv(bytearray(1), talk.to_near, tag=1))
         await asyncio.sleep(0)
-        leaving = spawn(messages.__aexit__(None, None, None))
+        leaving = spawn(messages.close())
         await asyncio.sleep(0)
         leaving.cancel()
         with pytest.raises(asyncio.CancelledError):
             await leaving
-        with pytest.raises(StateError, match="use 'async with'"):
+        with pytest.raises(StateError, match="messages: "):
             await messages.recv(bytearray(1), talk.to_near, tag=1)
         with pytest.raises(StateError):
             await waiting
@@ -176,7 +178,20 @@ async def test_exit__that_is_cancelled_closes_the_space_all_the_same() -> None:
             return 7 not in talk.far._messages.spaces
 
         await until(closed)
-        async with Messages(talk.far._dispatcher, lambda peer: talk.to_near, 7):
+        async with space(talk.far, 7):
+            pass
+
+
+async def test_close__twice_and_then_the_space_is_free() -> None:
+    async with mrc.open(loopback_config()) as context:
+        messages = await context.messages(5)
+        with pytest.raises(InUseError):
+            await context.messages(5)
+        for _ in range(2):
+            await messages.close()
+        with pytest.raises(StateError, match="messages: "):
+            await messages.recv(bytearray(1))
+        async with context.messages(5):
             pass
 
 
@@ -244,7 +259,7 @@ async def late_answers(**options: object) -> AsyncIterator[Late]:
         sent = spawn(talk.near.send(talk.to_far, data))
 
         async def begun() -> bool:
-            return (await talk.to_far.query()).outstanding > 0
+            return (await talk.to_far.info()).outstanding > 0
 
         await until(begun)
         yield Late(talk, sent, room, waiting)
@@ -281,8 +296,8 @@ async def test_close__messages_that_nobody_takes_are_told() -> None:
 async def test_connect__needs_messages_on_both_sides() -> None:
     config = loopback_config()
     async with (
-        mrc.Context(config) as near,
-        mrc.Context(config) as far,
+        mrc.open(config) as near,
+        mrc.open(config) as far,
         far.listen(LOOPBACK[4], 0) as listener,
     ):
         with pytest.raises(ConnectError, match="takes no messages on this QP"):

@@ -34,7 +34,8 @@ from hypothesis import strategies as st
 from printed import printed
 from slowness import PATIENCE
 
-from mrc import ConnectError, Context, EvState, ProtocolError, StateError
+import mrc
+from mrc import ConnectError, EvState, ProtocolError, StateError
 from mrc.cli.terminal import blocks_text
 from mrc.cli.top import Endpoint, EndpointWatch, Top, _all, checked, with_rates
 from mrc.connect import remote_view
@@ -115,7 +116,7 @@ async def test_local_view__answers_line_by_line(home: Path) -> None:
 
 
 async def test_local_view__only_when_asked_for(home: Path) -> None:
-    async with Context(loopback_config()):
+    async with mrc.open(loopback_config()):
         assert not os.access(home, os.F_OK)
 
 
@@ -125,7 +126,7 @@ async def test_local_view__what_a_killed_process_left_is_swept(home: Path) -> No
         left.bind(str(home / "1-1.sock"))
         left.listen()
     assert os.listdir(home) == ["1-1.sock"]
-    async with Context(loopback_config(local_view=True)):
+    async with mrc.open(loopback_config(local_view=True)):
         (name,) = os.listdir(home)
         assert name.startswith(f"{os.getpid()}-")
 
@@ -139,12 +140,12 @@ async def test_local_view__no_place_is_no_failure(home: Path, trouble: str, tmp_
         os.mknod(home)
     else:
         os.symlink(tmp_path, home)
-    async with Context(loopback_config(local_view=True)):
+    async with mrc.open(loopback_config(local_view=True)):
         assert views.sockets() == [] and os.listdir(tmp_path) == [home.name]
 
 
 async def test_local_view__not_too_many_viewers(home: Path) -> None:
-    async with asyncio.timeout(BUDGET_SECONDS), Context(loopback_config(local_view=True)):
+    async with asyncio.timeout(BUDGET_SECONDS), mrc.open(loopback_config(local_view=True)):
         (path,) = views.sockets()
         visits = []
         for _ in range(views.MAX_VIEWERS):
@@ -158,7 +159,7 @@ async def test_local_view__not_too_many_viewers(home: Path) -> None:
 
 
 async def test_sockets_of__one_process(home: Path) -> None:
-    async with Context(loopback_config(local_view=True)):
+    async with mrc.open(loopback_config(local_view=True)):
         (path,) = views.sockets()
         assert views.sockets_of(os.getpid()) == [path]
         assert views.sockets_of(int(str(os.getpid())[:-1])) == []
@@ -166,7 +167,7 @@ async def test_sockets_of__one_process(home: Path) -> None:
 
 async def test_sockets__no_link_is_followed(home: Path, tmp_path: Path) -> None:
     """Another user's link in the folder could lead to any socket."""
-    async with Context(loopback_config(local_view=True)):
+    async with mrc.open(loopback_config(local_view=True)):
         (path,) = views.sockets()
         link = path.with_name("link.sock")
         link.symlink_to(path)
@@ -183,7 +184,7 @@ async def test_sockets__no_link_is_followed(home: Path, tmp_path: Path) -> None:
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can make files of other users")
 async def test_sockets__those_of_others_only_when_root_asks(home: Path) -> None:
-    async with Context(loopback_config(local_view=True)):
+    async with mrc.open(loopback_config(local_view=True)):
         (path,) = views.sockets()
         os.chown(path, 65534, 65534)
         assert views.sockets() == views.sockets(all_users=True) == []  # the folder belongs to root

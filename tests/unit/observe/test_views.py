@@ -31,7 +31,8 @@ from prometheus_client.parser import text_string_to_metric_families as parse_tex
 from slowness import PATIENCE
 from unit.transfer.test_session import INFO, PLANE
 
-from mrc import QP, Context, InUseError, ResolveError
+import mrc
+from mrc import QP, Context, InUseError, Opening, ResolveError
 from mrc.cli.arguments import listening_address
 from mrc.connect import admission, remote_view
 from mrc.connect.admission import PATIENCE_SECONDS, Visits
@@ -56,7 +57,7 @@ class Noted:
         self.told.append(f"open of {ctx.name}")
 
     def adopt(self, qp: QP) -> Callable[[QpInfo | None], None]:
-        self.told.append(f"adopt {qp.peer_name}")
+        self.told.append(f"adopt {qp.peer.name}")
         return self.retire
 
     def retire(self, info: QpInfo | None) -> None:
@@ -73,14 +74,18 @@ class Noted:
         self.told.append("close")
 
 
+def opening(observer: Noted | None, **options: Any) -> Opening[Context]:
+    return Opening(Context(loopback_config(**options), observer=observer)._open())
+
+
 @pytest.mark.parametrize("given", [False, True])
 async def test_observer__shows_nothing_unless_the_configuration_says_so(given: bool) -> None:
     """A given observer replaces the views of the configuration."""
     views_of: dict[str, Any] = {"metrics": (LOOPBACK[4], 0), "remote_view": True} if given else {}
     async with (
         asyncio.timeout(BUDGET_SECONDS),
-        Context(loopback_config(**views_of), observer=Noted() if given else None) as context,
-        await context.listen(LOOPBACK[4], 0) as listener,
+        opening(Noted() if given else None, **views_of) as context,
+        context.listen(LOOPBACK[4], 0) as listener,
     ):
         assert context.metrics_port == 0
         channel = await dial(None, LOOPBACK[4], listener.port)
@@ -91,13 +96,12 @@ async def test_observer__shows_nothing_unless_the_configuration_says_so(given: b
 
 async def test_observer__a_given_one_is_told_of_everything_in_order() -> None:
     noted = Noted()
-    near, far = Context(loopback_config(), observer=noted), Context(loopback_config())
     async with (
         asyncio.timeout(BUDGET_SECONDS),
-        near,
-        far,
-        await far.listen(LOOPBACK[4], 0) as listener,
-        await near.connect(LOOPBACK[4], listener.port),
+        opening(noted) as near,
+        mrc.open(loopback_config()) as far,
+        far.listen(LOOPBACK[4], 0) as listener,
+        near.connect(LOOPBACK[4], listener.port),
     ):
         begin = [f"open of {near.name}", f"adopt {far.name}"]
         assert noted.told == begin
@@ -307,7 +311,7 @@ async def test_peers__beyond_the_limit_share_a_name(monkeypatch: pytest.MonkeyPa
 
 
 async def test_page__open_metrics_for_who_accepts_it() -> None:
-    async with Context(loopback_config(metrics=HERE)) as context:
+    async with mrc.open(loopback_config(metrics=HERE)) as context:
         text = await page(context, "application/openmetrics-text; version=1.0.0")
     assert text.endswith("# EOF\n")
     parse: Any = open_metrics.text_string_to_metric_families
@@ -333,21 +337,21 @@ async def test_page__open_metrics_for_who_accepts_it() -> None:
     ],
 )
 async def test_server__answers(request_bytes: bytes, status: str) -> None:
-    async with asyncio.timeout(BUDGET_SECONDS), Context(loopback_config(metrics=HERE)) as context:
+    async with asyncio.timeout(BUDGET_SECONDS), mrc.open(loopback_config(metrics=HERE)) as context:
         answer = await ask(context.metrics_port, request_bytes)
     assert answer.startswith(f"HTTP/1.1 {status}\r\n".encode())
 
 
 async def test_server__any_name_where_it_is_open_to_the_network() -> None:
     config = loopback_config(metrics=("0.0.0.0", 0))
-    async with asyncio.timeout(BUDGET_SECONDS), Context(config) as context:
+    async with asyncio.timeout(BUDGET_SECONDS), mrc.open(config) as context:
         named = b"GET /metrics HTTP/1.1\r\nHost: h1.example\r\n\r\n"
         assert (await ask(context.metrics_port, named)).startswith(b"HTTP/1.1 200 OK")
 
 
 async def test_server__not_too_many_requests(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(admission, "_GRACE_SECONDS", 1e6)  # the silent ones keep their places
-    async with asyncio.timeout(BUDGET_SECONDS), Context(loopback_config(metrics=HERE)) as context:
+    async with asyncio.timeout(BUDGET_SECONDS), mrc.open(loopback_config(metrics=HERE)) as context:
         silent = [
             await asyncio.open_connection(HERE[0], context.metrics_port)
             for _ in range(views.MAX_REQUESTS)
@@ -369,18 +373,18 @@ async def test_server__not_too_many_requests(monkeypatch: pytest.MonkeyPatch) ->
 
 async def test_server__a_silent_client_is_sent_away(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(views, "REQUEST_SECONDS", 0.05)
-    async with asyncio.timeout(BUDGET_SECONDS), Context(loopback_config(metrics=HERE)) as context:
+    async with asyncio.timeout(BUDGET_SECONDS), mrc.open(loopback_config(metrics=HERE)) as context:
         assert await ask(context.metrics_port, b"GET /metrics HTTP/1.1\r\n") == b""
 
 
 async def test_server__port_and_address_that_cannot_be() -> None:
-    async with Context(loopback_config(metrics=HERE)) as context:
+    async with mrc.open(loopback_config(metrics=HERE)) as context:
         taken = (HERE[0], context.metrics_port)
         with pytest.raises(InUseError, match=f"TCP port {context.metrics_port} is in use"):
-            async with Context(loopback_config(metrics=taken)):
+            async with mrc.open(loopback_config(metrics=taken)):
                 pass
     with pytest.raises(ResolveError, match=r"cannot listen on 192\.0\.2\.1"):
-        async with Context(loopback_config(metrics=("192.0.2.1", 0))):
+        async with mrc.open(loopback_config(metrics=("192.0.2.1", 0))):
             pass
 
 

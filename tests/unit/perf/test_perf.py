@@ -21,6 +21,7 @@ from hypothesis import strategies as st
 from msgspec import to_builtins
 from msgspec.structs import asdict, replace
 
+import mrc
 from mrc import QP, Context, Limits, PeerGoneError, ProtocolError
 from mrc.aio.recording import Recording
 from mrc.cli.main import main
@@ -269,7 +270,7 @@ async def test_regions__their_memory_ends_with_them(monkeypatch: pytest.MonkeyPa
             yield pages
 
     monkeypatch.setattr(system, "anonymous_memory", anonymous)
-    async with Context(loopback_config()) as ctx, load.regions(ctx, 4096) as regions:
+    async with mrc.open(loopback_config()) as ctx, load.regions(ctx, 4096) as regions:
         assert regions.target.length == 4096
     assert [each.closed for each in taken] == [True, True]
 
@@ -279,7 +280,7 @@ async def ends(**options: Any) -> AsyncIterator[tuple[Client, list[PerfOutcome]]
     """A client, and the server's outcome of each test."""
     outcomes: list[PerfOutcome] = []
     async with (
-        Context(loopback_config()) as near,
+        mrc.open(loopback_config()) as near,
         listening_to_itself(loopback_config(**options), private=SERVED) as (far, listener),
     ):
         server = PerfServer(far, lambda _client, _plan, outcome: outcomes.append(outcome))
@@ -338,12 +339,15 @@ async def test_stream__its_duration_is_kept_where_writes_take_longer(
     """On a slow link the writes in flight would take a minute more."""
     monkeypatch.setattr(load, "SETTLE_SECONDS", 0.01)
     begun: list[int] = []
+    write = QP.write
 
-    async def write(qp: QP, *_: Any, length: int, **__: Any) -> None:
-        begun.append(length)
-        await asyncio.get_running_loop().create_future()
+    async def slow(qp: QP, *args: Any, imm: int | None = None, **options: Any) -> int:
+        if imm is None:
+            begun.append(args[0].length)
+            await asyncio.get_running_loop().create_future()
+        return await write(qp, *args, imm=imm, **options)
 
-    monkeypatch.setattr(QP, "write", write)
+    monkeypatch.setattr(QP, "write", slow)
     async with ends() as (client, outcomes):
         result = await client.run(PerfPlan(seconds=0.5, direction=direction, depth=3))
         assert (len(begun), result.interrupted) == (3, False)
@@ -490,7 +494,7 @@ async def test_interrupted__keeps_what_was_measured(monkeypatch: pytest.MonkeyPa
 
 async def test_server_vanishes() -> None:
     async with (
-        Context(loopback_config()) as near,
+        mrc.open(loopback_config()) as near,
         listening_to_itself(private=SERVED) as (far, listener),
     ):
         server = PerfServer(far, lambda *_: None)

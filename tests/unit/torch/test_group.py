@@ -14,10 +14,10 @@ import pytest
 from endpoints import BUDGET_SECONDS, loopback_config
 from msgspec.structs import replace
 
+import mrc
 from mrc import (
     ArgumentError,
     ConnectError,
-    Context,
     ContextConfig,
     MrcError,
     ProtocolError,
@@ -39,7 +39,7 @@ async def grouped(
     async with asyncio.timeout(BUDGET_SECONDS), AsyncExitStack() as held:
         found = []
         for config, version in zip(configs, versions, strict=False):
-            context = await held.enter_async_context(Context(config))
+            context = await held.enter_async_context(mrc.open(config))
             group = Group(context, "test", "127.0.0.1", version=version, **options)
             found.append(await held.enter_async_context(group))
         yield found
@@ -155,7 +155,7 @@ async def test_member__with_the_same_secret() -> None:
     async with grouped(config, config) as groups:
         assert b"1" * 8 not in groups[0].address.pack()
         found, _ = await joined(groups)
-        assert found.qp.peer_identity == "secret"
+        assert found.qp.peer.identity == "secret"
 
 
 async def test_member__that_closes_has_not_died(groups: list[Group]) -> None:
@@ -178,8 +178,8 @@ async def test_member__that_has_closed_before_it_was_asked_for(
     monkeypatch.setattr("mrc.torch.group.secrets", drawn)
     async with (
         asyncio.timeout(BUDGET_SECONDS),
-        Context(loopback_config()) as one,
-        Context(loopback_config()) as two,
+        mrc.open(loopback_config()) as one,
+        mrc.open(loopback_config()) as two,
         Group(two, "test", "127.0.0.1", version=1) as there,
         two.messages(1) as received,
     ):
@@ -200,8 +200,8 @@ async def test_tell__a_note_arrives_before_the_end() -> None:
     config, notes = loopback_config(), list[tuple[Member, bytes]]()
     async with (
         asyncio.timeout(BUDGET_SECONDS),
-        Context(config) as one,
-        Context(config) as two,
+        mrc.open(config) as one,
+        mrc.open(config) as two,
         Group(
             two, "test", "127.0.0.1", version=1,
             on_note=lambda member, note: notes.append((member, note)),
@@ -247,5 +247,5 @@ async def test_member__without_paths_and_without_traffic() -> None:
         here, there = await joined(groups)
         await here.qp.deny("*")
         ended = await here.ended
-        assert ended.died and f"all paths to {here.qp.peer_host} are lost" in str(ended.error)
+        assert ended.died and f"all paths to {here.qp.peer.host} are lost" in str(ended.error)
         assert (await there.ended).died

@@ -32,7 +32,6 @@ from transfer_ends import (
     tree_in,
 )
 
-from mrc.enums import Access
 from mrc.errors import MrcError, ProtocolError
 from mrc.events import Immediate
 from mrc.transfer.cli.report import sent_bytes
@@ -285,9 +284,9 @@ async def deliver(inbox: Path, chunk: bytes, **limits: Any) -> tuple[str, list[s
     """The complaint of a receiver that gets this chunk of a pack, and the names in its folder."""
     async with (
         accepted(inbox, Pack(1, 1, CHUNK_BYTES), **limits) as (ends, task, accept),
-        ends.out.ctx.register(chunk, Access.LOCAL_READ) as mr,
+        ends.out.ctx.register(chunk) as region,
     ):
-        await ends.out.write_imm(mr, accept.window, imm=chunk_imm(0, 0), length=len(chunk))
+        await ends.out.write(region, accept.window, imm=chunk_imm(0, 0))
         saying = asyncio.create_task(say_done(ends.sender))
         (error,) = await both(task)
         ends.out.close()
@@ -350,7 +349,7 @@ async def test_receive_files__more_bytes_than_the_limit(inbox: Path) -> None:
 
 async def test_receive_files__wrong_number_of_chunks(inbox: Path) -> None:
     async with accepted(inbox, Pack(1, 1, CHUNK_BYTES)) as (ends, task, _):
-        await ends.out.write_imm(imm=chunk_imm(2, 0))
+        await ends.out.write(imm=chunk_imm(2, 0))
         await ends.sender.say(OfferDone("", 2))
         (error,) = await both(task)
     assert isinstance(error, ProtocolError) and "another number of chunks" in str(error)

@@ -38,9 +38,8 @@ from transfer_ends import (
     until,
 )
 
-from mrc import Context
+import mrc
 from mrc.connect.admission import Budget, BudgetError
-from mrc.enums import Access
 from mrc.errors import ProtocolError
 from mrc.events import QpInfo
 from mrc.transfer import sender
@@ -166,11 +165,11 @@ async def test_send_files__receiver_breaks_the_rules(
         sent = asyncio.create_task(sending(ends.sender, [path]))
         assert isinstance(await ends.receiver.hear(), Offer)
         memory = bytearray(window_bytes)
-        async with ends.back.ctx.register(memory, Access.REMOTE_WRITE) as mr:
-            await ends.receiver.say(Accept(mr.remote, ""))
+        async with ends.back.ctx.register(memory, writable=True) as region:
+            await ends.receiver.say(Accept(region.handle, ""))
             if credit is not None:
                 await until(lambda: 0 in ends.out.posted and not ends.out.waiting)
-                await ends.back.write_imm(imm=credit)
+                await ends.back.write(imm=credit)
             (outcome,) = await both(sent)
     assert isinstance(outcome, ProtocolError) and cause in str(outcome)
 
@@ -181,7 +180,7 @@ async def test_open_window__is_left_before_the_engine_has_let_go_of_it() -> None
 
     class Engine:
         @asynccontextmanager
-        async def register(self, memory: Any, access: Access) -> AsyncIterator[None]:
+        async def register(self, memory: Any, *, writable: bool) -> AsyncIterator[None]:
             kept.append(memoryview(memory))
             yield
 
@@ -194,7 +193,7 @@ async def test_open_window__is_left_before_the_engine_has_let_go_of_it() -> None
 
 async def test_open_window__its_memory_ends_with_it() -> None:
     """Whatever refers to it: an error that the user looks at keeps the frames of its session."""
-    async with Context(loopback_config()) as ctx:
+    async with mrc.open(loopback_config()) as ctx:
         async with open_window(ctx, 4096) as window:
             assert not window.memory.closed
         assert window.memory.closed
@@ -251,8 +250,8 @@ async def _starts(ends: Ends) -> None:
     await _offers(ends)
     accept = await ends.sender.hear()
     assert isinstance(accept, Accept)
-    async with ends.out.ctx.register(bytes(4096), Access.LOCAL_READ) as mr:
-        await ends.out.write_imm(mr, accept.window, imm=chunk_imm(1, 0), length=4096)
+    async with ends.out.ctx.register(bytes(4096)) as region:
+        await ends.out.write(region, accept.window, imm=chunk_imm(1, 0))
 
 
 @pytest.mark.parametrize("sender", [_silent, _offers, _starts])
@@ -282,10 +281,9 @@ async def test_receive_files__a_slow_sender_is_no_silent_one(inbox: Path) -> Non
     loop, idle = asyncio.get_running_loop(), 1.0
     async with accepted(inbox, OFFER, idle_seconds=idle) as (ends, received, accept):
         start = loop.time()
-        async with ends.out.ctx.register(bytes(4096), Access.LOCAL_READ) as mr:
+        async with ends.out.ctx.register(bytes(4096)) as region:
             for index in range(9, 0, -1):
-                imm = chunk_imm(index, index)
-                await ends.out.write_imm(mr, accept.window, imm=imm, length=4096)
+                await ends.out.write(region, accept.window, imm=chunk_imm(index, index))
                 await asyncio.sleep(idle / 8)
         assert loop.time() - start > idle and not received.done()
         await ends.sender.say(Bye())
@@ -297,7 +295,7 @@ async def test_receive_files__the_input_of_a_sender_may_pause(
 ) -> None:
     """The program behind the sender's pipe may be slow. The QP shows that the sender lives."""
     looks: list[FakeQp] = []
-    call_before(monkeypatch, FakeQp, "query", looks.append)
+    call_before(monkeypatch, FakeQp, "info", looks.append)
     offer = Offer("a", None, CHUNK_BYTES)
     async with accepted(inbox, offer, idle_seconds=1.0) as (ends, received, _):
         await until(lambda: received.done() or len(looks) > 2)
@@ -316,7 +314,7 @@ async def test_receive_files__the_disk_of_a_sender_may_stall(
     goes_on, looks = threading.Event(), list[FakeQp]()
     for owner, name in ((Packer, "fill"), (sender, "_prepare")):
         call_before(monkeypatch, owner, name, blocked_until(goes_on))
-    call_before(monkeypatch, FakeQp, "query", looks.append)
+    call_before(monkeypatch, FakeQp, "info", looks.append)
     monkeypatch.setattr("mrc.transfer.sender.READING_SECONDS", IDLE / 10)
     path = make(tmp_path, "a", bytes(size))
     async with sessions() as ends:
@@ -349,7 +347,7 @@ class Payload:
 async def test_until_idle__what_counts(step: int, busy: bool, ends: bool) -> None:
     """Each look finds `step` more bytes of a file of 300; bytes beyond 300 are no progress."""
     async with sessions() as made:
-        info = await made.out.query()
+        info = await made.out.info()
     session = Payload(iter(range(0, 10**9, step) if step else iter(lambda: 5, 6)), info)
     progress = object if busy else (lambda: 0)
     watching = until_idle(session, IDLE / 10, progress, 300)  # type: ignore[arg-type]

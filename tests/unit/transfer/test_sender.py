@@ -217,7 +217,7 @@ def test_fill__told_to_stop_reads_no_further_file(
 
 
 async def test_next__waits_for_a_chunk_to_be_written_when_all_are_under_way() -> None:
-    context: Any = SimpleNamespace(register=lambda memory, access: nullcontext())
+    context: Any = SimpleNamespace(register=lambda memory: nullcontext())
     filled = Filled(lambda payload: len(payload), lambda: 0)
     async with AsyncExitStack() as held, await filled.open(context, held), filled:
         taken = [await filled.next() for _ in range(FILLED_BYTES // CHUNK_BYTES)]
@@ -231,7 +231,7 @@ async def test_next__waits_for_a_chunk_to_be_written_when_all_are_under_way() ->
 
 
 async def test_next__raises_what_fill_raised_after_what_it_had_filled() -> None:
-    context: Any = SimpleNamespace(register=lambda memory, access: nullcontext())
+    context: Any = SimpleNamespace(register=lambda memory: nullcontext())
     lengths = iter([5])
 
     def fill(payload: memoryview) -> int:

@@ -16,6 +16,7 @@ from endpoints import BUDGET_SECONDS, LOOPBACK, listening_to_itself, loopback_co
 from msgspec.structs import replace
 from transfer_ends import blocked_until, both, call_before, make, names, receiving, sending
 
+import mrc
 from mrc import ConnectError, Context, Listener, PeerGoneError, PlaneInfo, Sockets
 from mrc.enums import QpState, WcStatus
 from mrc.events import QpInfo
@@ -78,7 +79,7 @@ async def sessions(engines: int = 1) -> AsyncIterator[Ends]:
 
     config, private = loopback_config(sockets=Sockets(engines=engines)), {"service": "files"}
     async with (
-        Context(config) as near,
+        mrc.open(config) as near,
         listening_to_itself(config, private=private, admit=joins.admit) as (far, listener),
     ):
         accepting = asyncio.create_task(listener.accept())
@@ -136,7 +137,7 @@ async def test_send_files__over_several_qps(
         sent, got = await work
         assert [file.digest for file in sent] == [file.digest for file in got]
         for qp in ends.sender.qps:
-            assert (await qp.query()).acknowledged_bytes >= CHUNK_BYTES
+            assert (await qp.info()).acknowledged_bytes >= CHUNK_BYTES
         for session, field in (
             (ends.sender, "acknowledged_bytes"),
             (ends.receiver, "received_bytes"),

@@ -70,8 +70,8 @@ async def test_line__ends_the_job_under_way_and_begins_no_other() -> None:
 def mapped(
     prepare: Callable[[int, int], None], length: int, ahead_bytes: int, holes: Holes
 ) -> Mapped:
-    mr: Any = SimpleNamespace(length=length)
-    return Mapped(mr, holes, prepare, ahead_bytes)
+    region: Any = SimpleNamespace(length=length)
+    return Mapped(region, holes, prepare, ahead_bytes)
 
 
 async def test_mapped__goes_no_further_than_wanted() -> None:

@@ -40,7 +40,7 @@ from transfer_ends import (
     until,
 )
 
-from mrc.enums import Access, WcStatus
+from mrc.enums import WcStatus
 from mrc.errors import CompletionError, MrcError, PathError, ProtocolError
 from mrc.events import Immediate
 from mrc.mailbox import SessionError
@@ -285,8 +285,8 @@ async def test_send_files__refusal_together_with_the_last_chunk(tmp_path: Path) 
         sent = asyncio.create_task(sending(ends.sender, [path]))
         offer = await ends.receiver.hear()
         assert isinstance(offer, Offer) and offer.bytes == CHUNK_BYTES
-        async with ends.back.ctx.register(memory, Access.REMOTE_WRITE) as mr:
-            await ends.receiver.say(Accept(mr.remote, ""))
+        async with ends.back.ctx.register(memory, writable=True) as region:
+            await ends.receiver.say(Accept(region.handle, ""))
             ends.out.held = True
             await until(lambda: ends.out.waiting)
             ends.back.held = True
@@ -324,11 +324,11 @@ async def test_send_files__a_write_that_fails_is_the_reason(
     path = make(tmp_path, "a", bytes(3 * CHUNK_BYTES))
     async with sessions() as ends:
 
-        def fails(*_: object, imm: int, **__: object) -> None:
+        def fails(*_: object, imm: int | None) -> None:
             if imm == chunk_imm(1, 1):
-                raise CompletionError(WcStatus.LOC_PROT_ERR, "write_imm")
+                raise CompletionError(WcStatus.LOC_PROT_ERR, "write")
 
-        call_before(monkeypatch, ends.out, "write_imm", fails)
+        call_before(monkeypatch, ends.out, "write", fails)
         received = asyncio.create_task(receiving(ends.receiver, inbox))
         async with asyncio.timeout(PATIENCE):
             with pytest.raises(MrcError, match="LOC_PROT_ERR"):
@@ -402,10 +402,10 @@ async def test_receive_files__chunks_that_cannot_be(
 ) -> None:
     async with (
         accepted(inbox, Offer("a", 9 << 20, 4 << 20)) as (ends, received, accept),
-        ends.out.ctx.register(bytes(4 << 20), Access.LOCAL_READ) as mr,
+        ends.out.ctx.register(bytes(4 << 20)) as region,
     ):
         for imm in imms:
-            await ends.out.write_imm(mr, accept.window, imm=imm)
+            await ends.out.write(region, accept.window, imm=imm)
         (outcome,) = await both(received)
     assert isinstance(outcome, ProtocolError) and complaint in str(outcome)
     assert names(inbox) == []
@@ -420,12 +420,12 @@ async def test_receive_files__chunks_count_with_the_bytes_that_came(
     async with accepted(inbox, Offer("a", size, 4096)) as (ends, received, accept):
         first = bytearray(4096)
         seal(memoryview(first), 4096 - FRAME.size)
-        async with ends.out.ctx.register(bytes(first), Access.LOCAL_READ) as mr:
+        async with ends.out.ctx.register(bytes(first)) as region:
             for index in range(100):
                 if received.done():
                     break
-                imm, length = chunk_imm(index, 0), 4096 if index == 0 else sent
-                await ends.out.write_imm(mr, accept.window, imm=imm, length=length)
+                part = region[: 4096 if index == 0 else sent]
+                await ends.out.write(part, accept.window, imm=chunk_imm(index, 0))
                 await until(lambda: received.done() or index + 1 in ends.back.posted)  # noqa: B023
             (outcome,) = await both(received)
     assert isinstance(outcome, ProtocolError) and "fewer bytes than its chunks" in str(outcome)
@@ -437,13 +437,12 @@ async def test_receive_files__chunks_in_any_order(inbox: Path) -> None:
     """Chunks are stored in file order, and no credit is sent before the first one arrives."""
     data = os.urandom(3 * 4096 - 1)
     async with accepted(inbox, Offer("a", len(data), 4096)) as (ends, received, accept):
-        async with ends.out.ctx.register(data, Access.LOCAL_READ) as mr:
+        async with ends.out.ctx.register(data) as region:
             for index, slot in ((2, 9), (1, 0), (0, 200)):
                 assert not [imm for imm in ends.back.posted if imm < 1 << 31]
-                part = {"local_offset": index * 4096, "remote_offset": slot * 4096}
-                length = min(4096, len(data) - index * 4096)
-                imm = chunk_imm(index, slot)
-                await ends.out.write_imm(mr, accept.window, imm=imm, length=length, **part)
+                part = region[index * 4096 : min((index + 1) * 4096, len(data))]
+                window = accept.window[slot * 4096 :]
+                await ends.out.write(part, window, imm=chunk_imm(index, slot))
         await ends.sender.say(OfferDone(xxhash.xxh3_128_hexdigest(data), 3))
         while isinstance(answer := await ends.sender.hear(), Immediate):
             assert answer.imm in (1, 2)
@@ -467,7 +466,7 @@ async def test_receive_files__ends_when_the_sender_closes_between_files(
 
 async def test_accept_session__another_version() -> None:
     _, back = qp_pair()
-    back.private = {"service": "files", "version": 99}
+    back.tell({"service": "files", "version": 99})
     with pytest.raises(ProtocolError, match="version 99"):
         async with accept_session(back.ctx, back, Joins()):
             pass
