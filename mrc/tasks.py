@@ -18,6 +18,7 @@ from types import TracebackType
 from typing import Any, ParamSpec, Self, TypeVar
 
 from mrc.errors import ArgumentError
+from mrc.units import digits
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -157,7 +158,7 @@ def within(timeout: float | None) -> asyncio.Timeout:
     """As `asyncio.timeout`, for a caller's time-out too, and in a task that was cancelled."""
     seconds = None if timeout is None else checked_timeout(timeout)
     made = _Timeout(None if seconds is None else asyncio.get_running_loop().time() + seconds)
-    made.text = f"nothing came within {seconds:.6g} s" if seconds is not None else made.text
+    made.text = f"nothing came within {digits(seconds)} s" if seconds is not None else made.text
     return made
 
 

@@ -197,6 +197,8 @@ class SendQueue:
         self._check_open()
         packed, size, region = self._packed(src, dst, imm, redundant)
         regions = () if region is None else (region,)
+        if isinstance(packed, bytearray):  # in pieces
+            return self._post_all(packed, size, regions)
         return self._post(Posting(packed, size, regions, self._holder.loop.create_future()))
 
     def post_many(self, writes: Iterable[Write]) -> asyncio.Future[int]:
