@@ -5,8 +5,6 @@ from __future__ import annotations
 
 from enum import IntEnum, IntFlag
 
-from mrc.errors import ConfigError
-
 
 class Explained(IntEnum):
     """Members with their meaning in a few words."""
@@ -225,12 +223,6 @@ class PlaneShares(IntEnum):
 
     MEASURED = 0
     EQUAL = 1
-
-    @classmethod
-    def check(cls, value: object) -> None:
-        """Raises ConfigError for anything else: numbers and names are not accepted."""
-        if not isinstance(value, cls):
-            raise ConfigError(f"plane_shares: {value!r:.40} is not a PlaneShares")
 
 
 class CommandOp(IntEnum):

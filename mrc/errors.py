@@ -76,6 +76,10 @@ class ConfigError(MrcError):
     """The host configuration or a ContextConfig is wrong; the message names file and key."""
 
 
+class WrongValueError(ConfigError, ArgumentError):
+    """A field of a configuration, or an argument, has a wrong type or value."""
+
+
 class BadFileError(ConfigError):
     """A file that says what to do is missing, or wrong; the message names the file."""
 

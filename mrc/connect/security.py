@@ -13,10 +13,11 @@ from typing import ClassVar
 
 from msgspec import Struct
 
-from mrc.connect.identity import Identity, default_path, fresh, load, stored
+from mrc.connect.identity import AllowedPeers, Identity, default_path, fresh, load, stored
 from mrc.connect.proofs import normal_code
 from mrc.errors import ConfigError
 from mrc.linux.secret import Secret
+from mrc.typed import Checked, Text
 
 SPIFFE = "spiffe://"
 Ask = Callable[[str, str], Awaitable[bool]]
@@ -52,7 +53,7 @@ def secret_id(secret: Secret) -> str:
     return digest.hexdigest()[:16]
 
 
-class Commands(Struct, frozen=True):
+class Commands(Checked, Struct, frozen=True):
     """The commands of both ends, as users type them, and what to do by them.
 
     Both hosts print these texts, so a text names hosts and commands and never says "here" or
@@ -113,7 +114,7 @@ class Commands(Struct, frozen=True):
 
 
 @dataclass(frozen=True, slots=True)
-class Authority:
+class Authority(Checked):
     """Files of a certificate authority, and of a certificate and its key that it signed.
 
     mrc reads them anew when they change.
@@ -133,7 +134,7 @@ class Authority:
 
 
 @dataclass(frozen=True, slots=True)
-class Security:
+class Security(Checked):
     """How a Context and its peers prove who they are. Without any, packets and names are plain.
 
     A connecting side that has neither `code`, `secret` nor `authority` knows its peer by its
@@ -146,7 +147,7 @@ class Security:
     identity: Path | None = None
     """File of the key; made when it is missing, unless a secret is the only proof. None:
     $MRC_IDENTITY or ~/.config/mrc."""
-    allow: tuple[str, ...] = ()
+    allow: tuple[Text, ...] = ()
     """Who may connect: fingerprints, SPIFFE names, or files of them."""
     plain_loopback: bool = False
     """Processes of this user on this host need no proof, to connect or to be connected to, except
@@ -173,6 +174,7 @@ class Security:
     """What users of both ends run: errors name these commands."""
 
     def __post_init__(self) -> None:
+        Checked.__post_init__(self)
         if self.secret and len(self.secret) != self.SECRET_BYTES:
             raise ConfigError(f"secret: has {len(self.secret)} bytes, not {self.SECRET_BYTES}")
         if not isinstance(self.secret, Secret):
@@ -187,6 +189,11 @@ class Security:
             what = "a SPIFFE name" if self.authority is not None else "a fingerprint of mrc key"
             with_ = "with" if self.authority is not None else "without"
             raise ConfigError(f"peer: {self.peer!r:.60} is not {what}, {with_} an authority")
+        if self.peer and self.authority is None:
+            try:
+                AllowedPeers.fingerprint(self.peer)
+            except ValueError as error:
+                raise ConfigError(f"peer: {error}") from None
 
     @property
     def shared(self) -> Secret:
