@@ -3,10 +3,25 @@
 
 from __future__ import annotations
 
-from enum import IntEnum, IntFlag
+from enum import STRICT, IntEnum, IntFlag
+
+_NUMBERS = ("b", "c", "d", "n", "o", "x", "X")
 
 
-class Explained(IntEnum):
+class Named:
+    """Enums whose members are their names as texts."""
+
+    name: str
+
+    def __str__(self) -> str:
+        return self.name
+
+    def __format__(self, spec: str) -> str:
+        """As its number if `spec` is of numbers."""
+        return format(int(self) if spec[-1:] in _NUMBERS else self.name, spec)  # type: ignore
+
+
+class Explained(Named, IntEnum):
     """Members with their meaning in a few words."""
 
     explanation: str
@@ -17,7 +32,7 @@ class Explained(IntEnum):
         return member
 
 
-class Access(IntFlag):
+class Access(Named, IntFlag):
     """Allowed uses of a memory region. LOCAL_READ is always implied."""
 
     LOCAL_READ = 1
@@ -25,7 +40,7 @@ class Access(IntFlag):
     REMOTE_READ = 4
 
 
-class Reading(IntFlag):
+class Reading(Named, IntFlag, boundary=STRICT):
     """Readings of the specification that an engine follows in place of its own.
 
     `mrc conform readings` and csrc/core/specification.md explain them.
@@ -68,7 +83,7 @@ SHARED_READINGS = Reading.C3_B | Reading.C6_B
 # end
 
 
-class QpState(IntEnum):
+class QpState(Named, IntEnum):
     """State of a QP."""
 
     RESET = 0
@@ -78,7 +93,7 @@ class QpState(IntEnum):
     ERROR = 4
 
 
-class EvState(IntEnum):
+class EvState(Named, IntEnum):
     """State of an entropy value."""
 
     GOOD = 0
@@ -88,7 +103,7 @@ class EvState(IntEnum):
     UNPROVEN = 4
 
 
-class HeldBy(IntEnum):
+class HeldBy(Named, IntEnum):
     """What keeps a QP from sending more."""
 
     NOTHING = 0
@@ -103,7 +118,7 @@ class HeldBy(IntEnum):
     """The sockets are full: the link, or its queue in this host."""
 
 
-class PairState(IntEnum):
+class PairState(Named, IntEnum):
     """Whether a pair of ports, one of each host, is a plane of a QP, and if not, why."""
 
     USED = 0
@@ -128,7 +143,7 @@ class PairState(IntEnum):
     """A limit on pairs, planes, source ports or probes was reached."""
 
 
-class WcOpcode(IntEnum):
+class WcOpcode(Named, IntEnum):
     """Operation that a completion reports."""
 
     WRITE = 0
@@ -148,7 +163,7 @@ class WcStatus(Explained):
     RETRY_EXC_ERR = 6, "no path to the peer answers"
 
 
-class EventType(IntEnum):
+class EventType(Named, IntEnum):
     """Kind of a `struct mrc_event`."""
 
     REPLY = 0
@@ -195,14 +210,14 @@ class WarningKind(Explained):
     )
 
 
-class Integrity(IntEnum):
+class Integrity(Named, IntEnum):
     """How packets are protected: by the ICRC, or by UDP's checksum alone."""
 
     ICRC = 0
     UDP = 1
 
 
-class Seal(IntEnum):
+class Seal(Named, IntEnum):
     """How packets are sealed: not, authenticated, or encrypted as well."""
 
     NONE = 0
@@ -210,7 +225,7 @@ class Seal(IntEnum):
     AEAD = 2
 
 
-class CcKind(IntEnum):
+class CcKind(Named, IntEnum):
     """Congestion control of a QP: delay-based, none, or MRC's own NSCC."""
 
     DELAY = 0
@@ -218,14 +233,14 @@ class CcKind(IntEnum):
     NSCC = 2
 
 
-class PlaneShares(IntEnum):
+class PlaneShares(Named, IntEnum):
     """Share of each plane: by its measured delivery, or the same for all planes."""
 
     MEASURED = 0
     EQUAL = 1
 
 
-class CommandOp(IntEnum):
+class CommandOp(Named, IntEnum):
     """Operation of a `struct mrc_command`."""
 
     MR_REGISTER = 0

@@ -118,7 +118,9 @@ def _fit(name: str, value: Any, kind: inspect.Type) -> Any:
             fits = isinstance(value, dict)
             if fits:
                 return {
-                    _fitting(name, each, key): _fitting(f"{name}.{each}", value[each], inner)
+                    _fitting(name, each, key): _fitting(
+                        f"{name}.{repr(each)[1:-1]:.60}", value[each], inner
+                    )
                     for each in value
                 }
         case _:

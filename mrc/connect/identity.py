@@ -57,10 +57,15 @@ class Identity:
     """A key with its certificate, in the file `path`. Reads the key when it is first needed."""
 
     def __init__(self, path: Path, text: Secret) -> None:
-        self.path = path
-        self._text = text
+        from mrc.values import checked  # slow import
+
+        self.path = checked("path", path, Path)
+        self._text = checked("text", text, Secret)
         self.certificate = _certificate(path, text)
         """in DER"""
+
+    def __repr__(self) -> str:
+        return f"Identity({str(self.path)!r})"
 
     def _key(self) -> Ed25519PrivateKey:
         """Made anew each time: it lies in ordinary memory, which is wiped at its end."""

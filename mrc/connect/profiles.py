@@ -26,7 +26,7 @@ from mrc.connect.proof import prove
 from mrc.engine.dispatch import Dispatcher
 from mrc.engine.paths import PathEv
 from mrc.engine.queue_pair import QueuePair
-from mrc.enums import CcKind, EvState, PlaneShares
+from mrc.enums import CcKind, EvState, Named, PlaneShares
 from mrc.errors import ArgumentError, ConfigError, InUseError, QueueFullError, StateError
 from mrc.events import ProbeResult
 from mrc.typed import Checked, Text
@@ -40,7 +40,7 @@ _EVS_ASKED = 4  # in each plane, whether they carry packets of the QP's size
 # ---- Profiles ------------------------------------------------------------------------------------
 
 
-class ProfileState(Enum):
+class ProfileState(Named, Enum):
     """The state of a profile in its life cycle."""
 
     INIT = "INIT"

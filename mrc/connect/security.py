@@ -14,6 +14,7 @@ from typing import ClassVar
 from msgspec import Struct
 
 from mrc.connect.identity import AllowedPeers, Identity, default_path, fresh, load, stored
+from mrc.connect.parse import printable
 from mrc.connect.proofs import normal_code
 from mrc.errors import ConfigError
 from mrc.linux.secret import Secret
@@ -33,16 +34,20 @@ WAYS = {
 """The ways in which a peer can prove itself, in words."""
 
 
-def load_secret(path: Path) -> Secret:
+def load_secret(path: str | Path) -> Secret:
     """The secret in a file that only its owner may read; raises ConfigError."""
-    made = f"make one with: mrc key --secret {path}"
+    from mrc.values import checked  # slow import
+
+    path = Path(checked("path", path, str | Path))
+    name = printable(str(path))
+    made = f"make one with: mrc key --secret {name}"
     try:
         content = Secret.read(path)
-    except OSError as error:
-        why = (error.strerror or str(error)).lower()
-        raise ConfigError(f"{path}: {why}; {made}") from None
+    except (OSError, ValueError) as error:
+        why = (getattr(error, "strerror", "") or str(error)).lower()
+        raise ConfigError(f"{name}: {why}; {made}") from None
     if len(content) != Security.SECRET_BYTES:
-        raise ConfigError(f"{path}: has not {Security.SECRET_BYTES} bytes; {made}")
+        raise ConfigError(f"{name}: has not {Security.SECRET_BYTES} bytes; {made}")
     return content
 
 

@@ -27,6 +27,7 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Self
 from msgspec import Meta, Struct, field
 
 from mrc import limits
+from mrc.enums import Named
 from mrc.errors import BadFileError, WrongValueError
 from mrc.typed import Checked, Name, Text, take
 
@@ -136,7 +137,7 @@ class HostPath(Checked, Struct, frozen=True):
 class HostPeer(Checked, Struct, frozen=True):
     """A peer: the address of its OOB endpoint, its source addresses, and the paths to it."""
 
-    name: str
+    name: Name
     """Name of the peer: the key of its table."""
     oob: Text
     """Host name or address where it listens."""
@@ -145,6 +146,11 @@ class HostPeer(Checked, Struct, frozen=True):
     paths: tuple[HostPath, ...] = ()
     """The paths to it."""
 
+    def __post_init__(self) -> None:
+        Checked.__post_init__(self)
+        if not self.name.isprintable():
+            raise WrongValueError("name: is not printable")
+
 
 class HostConfig(Checked, Struct, frozen=True):
     """The whole file."""
@@ -152,7 +158,7 @@ class HostConfig(Checked, Struct, frozen=True):
     ENVIRONMENT: ClassVar = "MRC_CONFIG"
     """The variable that names the file."""
 
-    class Source(Enum):
+    class Source(Named, Enum):
         """The source of paths."""
 
         SRV6 = "srv6"
@@ -197,7 +203,7 @@ class HostConfig(Checked, Struct, frozen=True):
             tables = take(document.get("peers", {}), dict[str, Any], place="peers")
             peers = {}
             for name, table in tables.items():
-                place = f"peers.{name}"
+                place = f"peers.{repr(name)[1:-1]:.60}"
                 values = take(table, dict[str, Any], place=place) | {"name": name}
                 peers[name] = take(values, HostPeer, place=place)
             return take({**document, "peers": peers}, cls)
@@ -214,8 +220,11 @@ class HostConfig(Checked, Struct, frozen=True):
     def read(cls, path: str | Path) -> Self:
         """Reads a file. Raises BadFileError."""
         from mrc.fabric import document  # slow import
+        from mrc.values import checked
 
-        return cls.parse(document.text_of(Path(path), str(path), document.MOST_BYTES), str(path))
+        file = Path(checked("path", path, str | Path))
+        name = repr(str(path))[1:-1]  # printable
+        return cls.parse(document.text_of(file, name, document.MOST_BYTES), name)
 
     def __post_init__(self) -> None:
         """Parts do not contradict each other either."""
