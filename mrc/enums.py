@@ -5,8 +5,6 @@ from __future__ import annotations
 
 from enum import STRICT, IntEnum, IntFlag
 
-_NUMBERS = ("b", "c", "d", "n", "o", "x", "X")
-
 
 class Named:
     """Enums whose members are their names as texts."""
@@ -17,8 +15,7 @@ class Named:
         return self.name
 
     def __format__(self, spec: str) -> str:
-        """As its number if `spec` is of numbers."""
-        return format(int(self) if spec[-1:] in _NUMBERS else self.name, spec)  # type: ignore
+        return format(self.name, spec)
 
 
 class Explained(Named, IntEnum):

@@ -61,6 +61,13 @@ def learn(kind: Any) -> None:
             _learned.add(kind)
 
 
+def checked(name: str, value: object, declared: Any) -> Any:
+    """The argument called `name`, any sequence as a tuple. Raises WrongValueError."""
+    from mrc import values  # slow import
+
+    return values.checked(name, value, declared)
+
+
 class Checked:
     """A dataclass or Struct whose fields have the types and bounds declared there, however it is
     made. Any sequence becomes a tuple.
@@ -70,6 +77,10 @@ class Checked:
 
     def __post_init__(self) -> None:
         """Raises WrongValueError; in a file, msgspec adds the place."""
-        from mrc.values import check_fields  # slow import
+        fields = getattr(self, "__dataclass_fields__", None)  # a Struct has none
+        if fields is None or any(
+            getattr(self, name) is not each.default for name, each in fields.items()
+        ):
+            from mrc.values import check_fields  # slow import
 
-        check_fields(self)
+            check_fields(self)

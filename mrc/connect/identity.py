@@ -26,6 +26,7 @@ from typing import TYPE_CHECKING
 from mrc.errors import ConfigError, ConnectError
 from mrc.linux.secret import Secret, read_trusted
 from mrc.linux.system import write_whole
+from mrc.typed import checked
 
 if TYPE_CHECKING:
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
@@ -57,8 +58,6 @@ class Identity:
     """A key with its certificate, in the file `path`. Reads the key when it is first needed."""
 
     def __init__(self, path: Path, text: Secret) -> None:
-        from mrc.values import checked  # slow import
-
         self.path = checked("path", path, Path)
         self._text = checked("text", text, Secret)
         self.certificate = _certificate(path, text)

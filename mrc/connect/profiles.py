@@ -29,9 +29,8 @@ from mrc.engine.queue_pair import QueuePair
 from mrc.enums import CcKind, EvState, Named, PlaneShares
 from mrc.errors import ArgumentError, ConfigError, InUseError, QueueFullError, StateError
 from mrc.events import ProbeResult
-from mrc.typed import Checked, Text
+from mrc.typed import Checked, Text, checked
 from mrc.units import counted
-from mrc.values import checked
 
 _MOST_SECONDS = 3600  # until the answer to a probe
 _EVS_ASKED = 4  # in each plane, whether they carry packets of the QP's size

@@ -18,7 +18,7 @@ from mrc.connect.parse import printable
 from mrc.connect.proofs import normal_code
 from mrc.errors import ConfigError
 from mrc.linux.secret import Secret
-from mrc.typed import Checked, Text
+from mrc.typed import Checked, Text, checked
 
 SPIFFE = "spiffe://"
 Ask = Callable[[str, str], Awaitable[bool]]
@@ -36,8 +36,6 @@ WAYS = {
 
 def load_secret(path: str | Path) -> Secret:
     """The secret in a file that only its owner may read; raises ConfigError."""
-    from mrc.values import checked  # slow import
-
     path = Path(checked("path", path, str | Path))
     name = printable(str(path))
     made = f"make one with: mrc key --secret {name}"
@@ -184,21 +182,17 @@ class Security(Checked):
             raise ConfigError(f"secret: has {len(self.secret)} bytes, not {self.SECRET_BYTES}")
         if not isinstance(self.secret, Secret):
             object.__setattr__(self, "secret", Secret.copy(self.secret))
-        if self.code:
+        checks = {"code": normal_code, "peer": AllowedPeers.fingerprint}
+        if self.authority is not None:
+            del checks["peer"]
+            if self.peer and not self.peer.startswith(SPIFFE):
+                wrong = f"{self.peer!r:.60} is not a SPIFFE name, with an authority"
+                raise ConfigError(f"peer: {wrong}")
+        for name, check in checks.items():
             try:
-                object.__setattr__(self, "code", normal_code(self.code))
+                object.__setattr__(self, name, (text := getattr(self, name)) and check(text))
             except ValueError as error:
-                raise ConfigError(f"code: {error}") from None
-
-        if self.peer and self.peer.startswith(SPIFFE) != (self.authority is not None):
-            what = "a SPIFFE name" if self.authority is not None else "a fingerprint of mrc key"
-            with_ = "with" if self.authority is not None else "without"
-            raise ConfigError(f"peer: {self.peer!r:.60} is not {what}, {with_} an authority")
-        if self.peer and self.authority is None:
-            try:
-                AllowedPeers.fingerprint(self.peer)
-            except ValueError as error:
-                raise ConfigError(f"peer: {error}") from None
+                raise ConfigError(f"{name}: {error}") from None
 
     @property
     def shared(self) -> Secret:

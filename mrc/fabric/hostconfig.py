@@ -29,7 +29,7 @@ from msgspec import Meta, Struct, field
 from mrc import limits
 from mrc.enums import Named
 from mrc.errors import BadFileError, WrongValueError
-from mrc.typed import Checked, Name, Text, take
+from mrc.typed import Checked, Name, Text, checked, take
 
 # ---- Addresses -----------------------------------------------------------------------------------
 
@@ -146,11 +146,6 @@ class HostPeer(Checked, Struct, frozen=True):
     paths: tuple[HostPath, ...] = ()
     """The paths to it."""
 
-    def __post_init__(self) -> None:
-        Checked.__post_init__(self)
-        if not self.name.isprintable():
-            raise WrongValueError("name: is not printable")
-
 
 class HostConfig(Checked, Struct, frozen=True):
     """The whole file."""
@@ -220,14 +215,12 @@ class HostConfig(Checked, Struct, frozen=True):
     def read(cls, path: str | Path) -> Self:
         """Reads a file. Raises BadFileError."""
         from mrc.fabric import document  # slow import
-        from mrc.values import checked
 
         file = Path(checked("path", path, str | Path))
         name = repr(str(path))[1:-1]  # printable
         return cls.parse(document.text_of(file, name, document.MOST_BYTES), name)
 
     def __post_init__(self) -> None:
-        """Parts do not contradict each other either."""
         Checked.__post_init__(self)
         if wrong := next(self._contradictions(), ""):
             raise WrongValueError(wrong)
@@ -240,8 +233,8 @@ class HostConfig(Checked, Struct, frozen=True):
         if len(self.planes) < len(self.ports):
             yield "ports: two ports have the same plane"
         for name, peer in self.peers.items():
-            if name != peer.name:
-                yield f"peers.{name}.name: is {peer.name!r:.60}"
+            if name != peer.name or not name.isprintable():
+                yield f"peers: {name!r:.60} is not the printable name of its peer"
             if self.has_srv6 and not peer.paths:
                 yield f"peers.{name}.paths: source srv6 requires at least one path"
             if self.has_srv6 and not peer.sources:

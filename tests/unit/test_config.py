@@ -138,9 +138,7 @@ def test_profile__names_are_those_of_the_struct() -> None:
 
 
 def test_config__interfaces_are_no_string() -> None:
-    with pytest.raises(
-        ConfigError, match="interfaces: must be a sequence, each a string, not 'eth0'"
-    ):
+    with pytest.raises(ConfigError, match="interfaces: must be a sequence, not 'eth0'"):
         ContextConfig(interfaces="eth0")  # type: ignore[arg-type]
 
 

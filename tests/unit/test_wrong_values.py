@@ -78,7 +78,9 @@ ANYTHING = (
     st.none()
     | st.booleans()
     | st.integers()
-    | st.sampled_from([HUGE, -HUGE, math.nan, math.inf, -math.inf, 1.0, b"", {}, [], object, 1j])
+    | st.sampled_from(
+        [HUGE, -HUGE, math.nan, math.inf, -math.inf, 1.0, b"", {}, [], object, int, 1j]
+    )
     | st.floats()
     | st.text(max_size=400)
     | st.sampled_from([*enums.CcKind, *enums.Seal, mrc.Queues(), PORT, lambda: None, Path("x")])
@@ -242,7 +244,7 @@ def test_argument__a_wrong_value_is_named(call: str, value: Any) -> None:
         (line,) = str(error).splitlines()
         is_path = hint is NOTHING and isinstance(value, str | Path)  # then it names the file
         assert line.startswith(name) or is_path
-        assert hint is NOTHING or is_wrong(value, hint) or value == ()
+        assert hint is NOTHING or is_wrong(value, hint) or value in ((), [])
     else:
         assert hint is not NOTHING
         assert not is_wrong(list(value) if isinstance(value, tuple) else value, hint)
@@ -304,8 +306,6 @@ def test_enum__its_text_is_its_name(kind: Any) -> None:
         assert str(member) == f"{member}" == member.name
         assert f"{member:>20}" == f"{member.name:>20}"
         assert pickle.loads(pickle.dumps(member)) is member
-        if isinstance(member, int):
-            assert f"{member:d}" == str(int(member))
 
 
 def test_reading__unknown_ones_are_refused() -> None:
