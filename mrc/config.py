@@ -166,9 +166,9 @@ class Sockets(Checked):
     coalesce_us: Annotated[int, Meta(ge=0, le=1000)] = 250
     """While bursts arrive, microseconds between two reads of the sockets; 0: reads each at once."""
     rcvbuf_bytes: _Buffer = 0
-    """Receive buffer of each socket in bytes; 0: the engine's default."""
+    """Receive buffer of each socket in bytes, at most 1 GiB; 0: the engine's default."""
     sndbuf_bytes: _Buffer = 0
-    """Send buffer of each socket in bytes; 0: the engine's default."""
+    """Send buffer of each socket in bytes, at most 1 GiB; 0: the engine's default."""
 
     def __post_init__(self) -> None:
         Checked.__post_init__(self)
@@ -194,7 +194,7 @@ class Limits(Checked):
 
 @dataclass(frozen=True, slots=True)
 class Timeouts(Checked):
-    """How long a Context waits for peers, in seconds."""
+    """How long a Context waits for peers, in seconds, at most a week."""
 
     hello: _Seconds = 2.0
     """For each message of a connecting peer, until its hello; with a long round trip more
@@ -221,7 +221,8 @@ class ContextConfig(Checked):
     """Names or addresses of the interfaces to use, one for each plane; empty: all. `wwan0:backup`
     carries data only while no other can, `wwan0:50` half of what the busiest one carries."""
     name: Name = ""
-    """Name of this host for its peers; empty: the name in `host`, else the machine's name."""
+    """Name of this host for its peers, at most 255 characters; empty: the name in `host`, else the
+    machine's name."""
     udp_port: Annotated[int, Meta(ge=0, le=65535)] = 0
     """UDP port that peers send to; 0: 4791 when it is free, another port otherwise."""
     cc: CcKind = CcKind.DELAY
@@ -266,9 +267,9 @@ class ContextConfig(Checked):
 
     def __post_init__(self) -> None:
         Checked.__post_init__(self)
-        if self.udp_port + self.sockets.engines > 65536:
-            most = 65536 - self.sockets.engines
-            raise ConfigError(f"udp_port: must be up to {most}, because each engine takes one")
+        if self.udp_port > (most := 65536 - self.sockets.engines):
+            wrong = f"must be up to {most}, as each engine takes one, not {self.udp_port}"
+            raise ConfigError(f"udp_port: {wrong}")
         if not self.name.isprintable():
             raise ConfigError("name: is not printable")
         names = [name for name, _ in map(_weighed, self.interfaces)]

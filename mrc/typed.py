@@ -65,7 +65,7 @@ def checked(name: str, value: object, declared: Any) -> Any:
     """The argument called `name`, any sequence as a tuple. Raises WrongValueError."""
     from mrc import values  # slow import
 
-    return values.checked(name, value, declared)
+    return values.checked(name, value, declared, learn)
 
 
 class Checked:
@@ -83,4 +83,4 @@ class Checked:
         ):
             from mrc.values import check_fields  # slow import
 
-            check_fields(self)
+            check_fields(self, learn)

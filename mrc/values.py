@@ -21,7 +21,6 @@ from typing import Any, get_args, get_origin, get_type_hints
 from msgspec import Struct, ValidationError, convert, inspect, structs
 
 from mrc.errors import WrongValueError
-from mrc.typed import learn
 
 _STEP = re.compile(r"\.([^.\[\]]+)|\[(\d+)\]")
 _MISSING = re.compile(r"Object missing required field `(.*)`")
@@ -29,25 +28,26 @@ _IN_TABLE = re.compile(r"\[\.\.\.\]|`key`")  # msgspec gives no place inside a t
 _IN_PLACE = re.compile(r"[\w.\[\]]+: ")
 _OF_MSGSPEC = ("Expected", "Invalid enum value", "Number out of range")
 _PLAIN = (int, float, bool, str, bytes)
+Learn = Callable[[Any], None]
 
 
 # ---- Values of a program -------------------------------------------------------------------------
 
 
-def check_fields(made: Any) -> None:
-    """As `mrc.typed.Checked` does."""
+def check_fields(made: Any, learn: Learn) -> None:
+    """As `mrc.typed.Checked` does, which has `learn`."""
     for name, default, declared, is_secret in _fields_of(made.__class__):
         value = getattr(made, name)
         if value is default:
             continue
-        if (fit := checked(name, value, declared, is_secret=is_secret)) is not value:
+        if (fit := checked(name, value, declared, learn, is_secret)) is not value:
             change = structs.force_setattr if isinstance(made, Struct) else object.__setattr__
             change(made, name, fit)
 
 
-def checked(name: str, value: Any, declared: Any, *, is_secret: bool = False) -> Any:
+def checked(name: str, value: Any, declared: Any, learn: Learn, is_secret: bool = False) -> Any:
     """As `mrc.typed.checked`. The error does not show a secret."""
-    classes, plain = _parts_of(declared)
+    classes, plain = _parts_of(declared, learn)
     if isinstance(value, classes):
         return value
     given = value
@@ -79,7 +79,7 @@ def _fields_of(made: Any) -> list[tuple[str, object, Any, bool]]:
 
 
 @cache
-def _parts_of(declared: Any) -> tuple[tuple[type, ...], Any]:
+def _parts_of(declared: Any, learn: Learn) -> tuple[tuple[type, ...], Any]:
     """The classes among a union, and the type of all that msgspec checks; None: there is none."""
     parts = get_args(declared) if isinstance(declared, UnionType) else (declared,)
     is_plain = {part: part in _PLAIN or get_origin(part) not in (None, Callable) for part in parts}
