@@ -59,7 +59,7 @@ def checked(name: str, value: Any, declared: Any, learn: Learn, is_secret: bool 
     if plain is not None and not isinstance(value, Enum | Set):
         try:
             return convert(value, plain)
-        except ValidationError as error:
+        except (ValidationError, UnicodeEncodeError) as error:  # the latter for lone surrogates
             if "`$" in str(error) and not is_secret:  # of a part
                 raise WrongValueError(complaint(str(error), plain, value, name)) from None
     words = [] if plain is None else [_wanted(_type_of(plain)).replace("an array", "a sequence")]

@@ -2,13 +2,12 @@
 """The host configuration file at $MRC_CONFIG: this host's ports, its peers, and paths to them; and
 IP addresses of either version, as text and as the 16 bytes that the C code takes.
 
-`HostConfig.parse` is pure, `load` reads the file. Unknown keys are ignored. Every error names the
-file and the key, as in `h0.toml: ports[0].mtu: must be a whole number from 576 to 65536, not 100`.
+`HostConfig.parse` is pure, `read` and `load` read a file. Unknown keys are ignored. Errors name
+file and key, as in `h0.toml: ports[0].mtu: must be a whole number from 576 to 65536, not 100`.
 """
 
 from __future__ import annotations
 
-import os
 from abc import ABC
 from collections.abc import Callable, Iterator, Mapping
 from enum import Enum
@@ -99,7 +98,7 @@ class HostPort(Checked, Struct, frozen=True):
 
     def __post_init__(self) -> None:
         Checked.__post_init__(self)
-        if len(os.fsencode(self.ifname)) > 15:
+        if len(self.ifname.encode(errors="replace")) > 15:
             raise WrongValueError(f"ifname: {self.ifname!r:.60} is longer than 15 bytes")
 
 

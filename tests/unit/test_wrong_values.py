@@ -83,6 +83,7 @@ ANYTHING = (
     )
     | st.floats()
     | st.text(max_size=400)
+    | st.sampled_from(["\ud800", "\udc80", "\0", "a\nb", "x" * 300])
     | st.sampled_from([*enums.CcKind, *enums.Seal, mrc.Queues(), PORT, lambda: None, Path("x")])
     | st.lists(st.text() | st.integers() | st.none(), max_size=3)
     | st.lists(st.text() | st.integers(), max_size=3).map(tuple)
