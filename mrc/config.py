@@ -4,84 +4,70 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from ipaddress import ip_address
+from typing import Annotated
+
+from msgspec import Meta
 
 from mrc import limits
 from mrc.connect.security import Security
 from mrc.enums import CcKind, Integrity, PlaneShares, Reading, Seal
 from mrc.errors import ConfigError
 from mrc.fabric.hostconfig import HostConfig
+from mrc.typed import Checked, Name
 
-_TIME = (0, limits.CC_MAX_NS)
-_BYTES = (0, limits.CC_MAX_BYTES)
-_FRACTION = (0, limits.CC_UNIT)
-_CC_RANGES = {
-    "link_bps": (0, limits.CC_MAX_BPS),
-    "base_rtt_ns": _TIME,
-    "target_delay_ns": _TIME,
-    "max_cwnd": _BYTES,
-    "fi": _BYTES,
-    "eta": _BYTES,
-    "adjust_period_threshold_ns": _TIME,
-    "adjust_bytes_threshold": _BYTES,
-    "qa_threshold_ns": _TIME,
-    "md_threshold_ns": _TIME,
-    "qa_gate": (0, limits.CC_MAX_QA_GATE),
-    "fi_scale": (0, limits.CC_MAX_FI_SCALE),
-    "gamma": _FRACTION,
-    "max_md_jump": _FRACTION,
-}
-
-
-def _check_ranges(config: object, ranges: Mapping[str, tuple[int, int]]) -> None:
-    for name, (low, high) in ranges.items():
-        value = getattr(config, name)
-        if not low <= value <= high:
-            raise ConfigError(f"{name}: {value} is not within {low}..{high}")
+_MOST_SECONDS = 7 * 86400.0
+_Time = Annotated[int, Meta(ge=0, le=limits.CC_MAX_NS)]
+_Bytes = Annotated[int, Meta(ge=0, le=limits.CC_MAX_BYTES)]
+_Fraction = Annotated[int, Meta(ge=0, le=limits.CC_UNIT)]
+_CodePoint = Annotated[int, Meta(ge=0, le=63)]
+_TrimmedCodePoint = Annotated[int, Meta(ge=1, le=63)]
+_Buffer = Annotated[int, Meta(ge=0, le=1 << 30)]
+_Count = Annotated[int, Meta(ge=1, le=65536)]
+_Seconds = Annotated[float, Meta(gt=0, le=_MOST_SECONDS)]
 
 
 @dataclass(frozen=True, slots=True)
-class CcParameters:
+class CcParameters(Checked):
     """Parameters of a CC profile for CcKind.NSCC, with OCP's names.
 
     0 selects the default, which UET's formulas compute from `base_rtt_ns` and `link_bps`.
     """
 
-    link_bps: int = 0
+    link_bps: Annotated[int, Meta(ge=0, le=limits.CC_MAX_BPS)] = 0
     """Rate of one plane's link in bit/s; 0: 10 Gbit/s."""
-    base_rtt_ns: int = 0
+    base_rtt_ns: _Time = 0
     """Round trip of the idle network; 0: 100 us."""
-    target_delay_ns: int = 0
+    target_delay_ns: _Time = 0
     """Target queueing delay; 0: three quarters of `base_rtt_ns`."""
-    max_cwnd: int = 0
+    max_cwnd: _Bytes = 0
     """Largest window in bytes; 0: 1.5 bandwidth-delay products."""
-    fi: int = 0
+    fi: _Bytes = 0
     """Fair increase in bytes for each window of acknowledged bytes."""
-    eta: int = 0
+    eta: _Bytes = 0
     """Increase in bytes for each adjustment period."""
-    adjust_period_threshold_ns: int = 0
+    adjust_period_threshold_ns: _Time = 0
     """Time after which accumulated increases are applied."""
-    adjust_bytes_threshold: int = 0
+    adjust_bytes_threshold: _Bytes = 0
     """Acknowledged bytes after which accumulated increases are applied."""
-    qa_threshold_ns: int = 0
+    qa_threshold_ns: _Time = 0
     """Queueing delay above which quick adapt checks the bytes achieved."""
-    md_threshold_ns: int = 0
+    md_threshold_ns: _Time = 0
     """Queueing delay above which the window decreases without an ECN mark."""
-    qa_gate: int = 0
+    qa_gate: Annotated[int, Meta(ge=0, le=limits.CC_MAX_QA_GATE)] = 0
     """Quick adapt fires when the bytes achieved are below `max_cwnd >> qa_gate`."""
-    fi_scale: int = 0
+    fi_scale: Annotated[int, Meta(ge=0, le=limits.CC_MAX_FI_SCALE)] = 0
     """Fast increase, in millionths of the acknowledged bytes."""
-    gamma: int = 0
+    gamma: _Fraction = 0
     """Multiplicative decrease, in millionths."""
-    max_md_jump: int = 0
+    max_md_jump: _Fraction = 0
     """Smallest part of the window that one decrease leaves, in millionths."""
     disable_qa: bool = False
     """Disables quick adapt."""
 
     def __post_init__(self) -> None:
-        _check_ranges(self, _CC_RANGES)
+        Checked.__post_init__(self)
         if 0 < self.base_rtt_ns < limits.CC_MIN_BASE_RTT_NS:
             raise ConfigError(f"base_rtt_ns: {self.base_rtt_ns} is below 1000 (1 us)")
         base_rtt_ns = self.base_rtt_ns or limits.CC_BASE_RTT_NS
@@ -97,89 +83,69 @@ class CcParameters:
 
 
 @dataclass(frozen=True, slots=True)
-class Retries:
+class Retries(Checked):
     """When a QP without acknowledgements sends again, and when it gives up."""
 
-    ack_timeout_exponent: int = 16
+    ack_timeout_exponent: Annotated[int, Meta(ge=1, le=24)] = 16
     """The local ACK timeout is 1.024 us times 2 to the power of this number."""
-    linear: int = 7
+    linear: Annotated[int, Meta(ge=0, le=7)] = 7
     """Timeouts of this length before timeouts begin to double, 0 to 7."""
-    exponential: int = 6
+    exponential: Annotated[int, Meta(ge=0, le=25)] = 6
     """Timeouts that double; 25: retry forever. With the defaults a QP fails after about 9.0 s."""
-
-    def __post_init__(self) -> None:
-        ranges = {"ack_timeout_exponent": (1, 24), "linear": (0, 7), "exponential": (0, 25)}
-        _check_ranges(self, ranges)
 
 
 @dataclass(frozen=True, slots=True)
-class Queues:
+class Queues(Checked):
     """Sizes of a QP."""
 
-    sq_depth: int = 256
+    sq_depth: _Count = 256
     """Work requests that the engine holds; further ones queue in Python."""
-    max_wimm: int = 128
+    max_wimm: Annotated[int, Meta(ge=1, le=1024)] = 128
     """Immediates in flight, in each direction."""
-    max_unread: int = 65536
+    max_unread: Annotated[int, Meta(ge=1, le=1 << 24)] = 65536
     """Received immediates that the program has not read."""
-    mpr: int = 0
+    mpr: Annotated[int, Meta(ge=0, le=limits.MAX_MPR, multiple_of=limits.MPR_UNIT)] = 0
     """Window in PSNs; 0: computed from the links' rates and the round trip."""
     dynamic_mpr: bool = False
     """Offers `QP.set_mpr` to peers: each side may change its granted window while the QP runs."""
 
-    def __post_init__(self) -> None:
-        ranges = {"sq_depth": (1, 65536), "max_wimm": (1, 1024), "max_unread": (1, 1 << 24)}
-        _check_ranges(self, ranges)
-        if self.mpr % limits.MPR_UNIT or not 0 <= self.mpr <= limits.MAX_MPR:
-            raise ConfigError(f"mpr: {self.mpr} is not 0 or a multiple of 128 within 128..4096")
-
 
 @dataclass(frozen=True, slots=True)
-class Spraying:
+class Spraying(Checked):
     """How packets are spread over EVs."""
 
-    evs_per_pair: int = 8
+    evs_per_pair: Annotated[int, Meta(ge=1, le=64)] = 8
     """EVs for each pair of addresses, without SRv6."""
-    evs_active_per_plane: int = 0
+    evs_active_per_plane: Annotated[int, Meta(ge=0, le=limits.MAX_EVS)] = 0
     """EVs in rotation on each plane; 0: all."""
-    burst_packets: int = 0
+    burst_packets: Annotated[int, Meta(ge=0, le=limits.MAX_BURST_PACKETS)] = 0
     """Maximum number of packets in a burst; 0: the engine chooses."""
-    mtu_limit: int = limits.MAX_MTU
+    mtu_limit: Annotated[int, Meta(ge=limits.MIN_MTU, le=limits.MAX_MTU, multiple_of=4)] = (
+        limits.MAX_MTU
+    )
     """Largest payload of a packet, in bytes."""
-
-    def __post_init__(self) -> None:
-        ranges = {
-            "evs_per_pair": (1, 64),
-            "evs_active_per_plane": (0, limits.MAX_EVS),
-            "burst_packets": (0, limits.MAX_BURST_PACKETS),
-        }
-        _check_ranges(self, ranges)
-        if not limits.MIN_MTU <= self.mtu_limit <= limits.MAX_MTU or self.mtu_limit % 4:
-            span = f"{limits.MIN_MTU}..{limits.MAX_MTU}"
-            raise ConfigError(f"mtu_limit: {self.mtu_limit} is not a multiple of 4 within {span}")
 
 
 @dataclass(frozen=True, slots=True)
-class TrafficClasses:
+class TrafficClasses(Checked):
     """Code points (DSCP) of packets, by which switches put them into queues.
 
     The code points of trimmed packets are those that the switches set.
     """
 
-    control: int = 0
+    control: _CodePoint = 0
     """SACKs, NACKs, ACKs and probes."""
-    data: int = 0
+    data: _CodePoint = 0
     """Data that leaves for the first time."""
-    retransmission: int = 0
+    retransmission: _CodePoint = 0
     """Data that leaves again."""
-    trimmed: int = limits.DSCP_TRIMMED
+    trimmed: _TrimmedCodePoint = limits.DSCP_TRIMMED
     """Data that a switch has trimmed."""
-    trimmed_last: int = limits.DSCP_TRIMMED_LAST
+    trimmed_last: _TrimmedCodePoint = limits.DSCP_TRIMMED_LAST
     """Data that the last switch before this host has trimmed."""
 
     def __post_init__(self) -> None:
-        sent = {"control": (0, 63), "data": (0, 63), "retransmission": (0, 63)}
-        _check_ranges(self, {**sent, "trimmed": (1, 63), "trimmed_last": (1, 63)})
+        Checked.__post_init__(self)
         trimmed = (self.trimmed, self.trimmed_last)
         both = {self.control, self.data, self.retransmission}.intersection(trimmed)
         if self.trimmed == self.trimmed_last or both:
@@ -187,80 +153,60 @@ class TrafficClasses:
 
 
 @dataclass(frozen=True, slots=True)
-class Sockets:
+class Sockets(Checked):
     """How the datapath uses its sockets and a processor."""
 
     polled: bool = False
     """No datapath thread: the event loop runs the datapath, so other tasks must not block it."""
-    spin_us: int = 0
+    spin_us: Annotated[int, Meta(ge=0, le=65535)] = 0
     """Microseconds of busy polling before the datapath (with `polled`: the event loop) sleeps."""
-    engines: int = 1
+    engines: Annotated[int, Meta(ge=1, le=limits.MAX_ENGINES)] = 1
     """Datapath threads, each with sockets of its own; QPs are spread over them. Several use several
     cores, and receive on UDP ports from `udp_port` on."""
-    coalesce_us: int = 250
+    coalesce_us: Annotated[int, Meta(ge=0, le=1000)] = 250
     """While bursts arrive, microseconds between two reads of the sockets; 0: reads each at once."""
-    rcvbuf_bytes: int = 0
-    """Receive buffer of each socket in bytes; 0: the engine's default."""
-    sndbuf_bytes: int = 0
-    """Send buffer of each socket in bytes; 0: the engine's default."""
+    rcvbuf_bytes: _Buffer = 0
+    """Receive buffer of each socket in bytes, at most 1 GiB; 0: the engine's default."""
+    sndbuf_bytes: _Buffer = 0
+    """Send buffer of each socket in bytes, at most 1 GiB; 0: the engine's default."""
 
     def __post_init__(self) -> None:
-        ranges = {
-            "spin_us": (0, 65535),
-            "engines": (1, limits.MAX_ENGINES),
-            "coalesce_us": (0, 1000),
-        }
-        _check_ranges(self, ranges)
+        Checked.__post_init__(self)
         if self.polled and self.engines > 1:
             raise ConfigError("engines: an event loop that polls runs one engine")
 
 
 @dataclass(frozen=True, slots=True)
-class Limits:
+class Limits(Checked):
     """What peers may take of this host. A source is an IPv4 address or an IPv6 /64."""
 
-    max_qps: int = 1024
+    max_qps: _Count = 1024
     """Maximum number of QPs."""
-    max_qps_per_source: int = 64
+    max_qps_per_source: Annotated[int, Meta(ge=1, le=1 << 20)] = 64
     """Maximum number of QPs that one source may have connected to this host."""
-    max_pending: int = 64
+    max_pending: _Count = 64
     """Maximum number of peers that are connecting or waiting to be accepted at one time."""
-    max_pending_per_source: int = 8
+    max_pending_per_source: _Count = 8
     """Maximum number of connecting peers from one source."""
-    max_peer_bytes: int = 1 << 30
+    max_peer_bytes: Annotated[int, Meta(ge=0, le=1 << 50)] = 1 << 30
     """Memory in bytes for the sessions of all peers; one source gets at most half of it."""
-
-    def __post_init__(self) -> None:
-        ranges = {
-            "max_qps": (1, 65536),
-            "max_qps_per_source": (1, 1 << 20),
-            "max_pending": (1, 65536),
-            "max_pending_per_source": (1, 65536),
-            "max_peer_bytes": (0, 1 << 50),
-        }
-        _check_ranges(self, ranges)
 
 
 @dataclass(frozen=True, slots=True)
-class Timeouts:
-    """How long a Context waits for peers, in seconds."""
+class Timeouts(Checked):
+    """How long a Context waits for peers, in seconds, at most a week."""
 
-    hello: float = 2.0
+    hello: _Seconds = 2.0
     """For each message of a connecting peer, until its hello; with a long round trip more
     (mrc/connect/README.md)."""
-    exchange: float = 10.0
+    exchange: _Seconds = 10.0
     """For the whole exchange of a connecting peer; likewise."""
-    linger: float = 2.0
+    linger: Annotated[float, Meta(ge=0, le=_MOST_SECONDS)] = 2.0
     """For a peer that still needs answers when this side closes the QP."""
-
-    def __post_init__(self) -> None:
-        if min(self.exchange, self.hello) <= 0 or self.linger < 0:
-            wrong = "timeouts must be above 0, and linger must not be negative"
-            raise ConfigError(f"exchange, hello, linger: {wrong}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ContextConfig:
+class ContextConfig(Checked):
     """Sizes and policies of a Context. The defaults suit a host with a few links.
 
     `host` is the host configuration. None reads the file named by $MRC_CONFIG; without this
@@ -274,9 +220,10 @@ class ContextConfig:
     interfaces: tuple[str, ...] = ()
     """Names or addresses of the interfaces to use, one for each plane; empty: all. `wwan0:backup`
     carries data only while no other can, `wwan0:50` half of what the busiest one carries."""
-    name: str = ""
-    """Name of this host for its peers; empty: the name in `host`, else the machine's name."""
-    udp_port: int = 0
+    name: Name = ""
+    """Name of this host for its peers, at most 255 characters; empty: the name in `host`, else the
+    machine's name."""
+    udp_port: Annotated[int, Meta(ge=0, le=65535)] = 0
     """UDP port that peers send to; 0: 4791 when it is free, another port otherwise."""
     cc: CcKind = CcKind.DELAY
     """The congestion control of the default CC profile."""
@@ -300,7 +247,7 @@ class ContextConfig:
     """Allows the user of this process to watch it with `mrc top --local`."""
     remote_view: bool = False
     """Allows everyone who can reach its listeners to watch it with `mrc top HOST`."""
-    metrics: tuple[str, int] | None = None
+    metrics: tuple[str, Annotated[int, Meta(ge=0, le=65535)]] | None = None
     """Address and TCP port of the Prometheus metrics; None: disabled."""
 
     retries: Retries = Retries()
@@ -319,15 +266,15 @@ class ContextConfig:
     """How long it waits for peers."""
 
     def __post_init__(self) -> None:
-        most = 65536 - self.sockets.engines if self.udp_port else 0
-        _check_ranges(self, {"udp_port": (0, most)})
-        names: object = self.interfaces
-        if isinstance(names, str):
-            raise ConfigError("interfaces: is one string, must be a sequence of strings")
-        for name, weight in map(_weighed, self.interfaces):
-            if self.weights[name] != weight:
-                raise ConfigError(f"interfaces: {name} has two weights")
-        PlaneShares.check(self.plane_shares)
+        Checked.__post_init__(self)
+        if self.udp_port > (most := 65536 - self.sockets.engines):
+            wrong = f"must be up to {most}, as each engine takes one, not {self.udp_port}"
+            raise ConfigError(f"udp_port: {wrong}")
+        if not self.name.isprintable():
+            raise ConfigError("name: is not printable")
+        names = [name for name, _ in map(_weighed, self.interfaces)]
+        if twice := sorted({name for name in names if names.count(name) > 1}):
+            raise ConfigError(f"interfaces: has {', '.join(twice)} twice")
         subjects = [str(each.name).partition("_")[0] for each in self.readings]
         if twice := sorted({each for each in subjects if subjects.count(each) > 1}):
             raise ConfigError(f"readings: names two alternatives of {', '.join(twice)}")

@@ -3,12 +3,22 @@
 
 from __future__ import annotations
 
-from enum import IntEnum, IntFlag
-
-from mrc.errors import ConfigError
+from enum import STRICT, IntEnum, IntFlag
 
 
-class Explained(IntEnum):
+class Named:
+    """Enums whose members are their names as texts."""
+
+    name: str
+
+    def __str__(self) -> str:
+        return self.name
+
+    def __format__(self, spec: str) -> str:
+        return format(self.name, spec)
+
+
+class Explained(Named, IntEnum):
     """Members with their meaning in a few words."""
 
     explanation: str
@@ -19,7 +29,7 @@ class Explained(IntEnum):
         return member
 
 
-class Access(IntFlag):
+class Access(Named, IntFlag):
     """Allowed uses of a memory region. LOCAL_READ is always implied."""
 
     LOCAL_READ = 1
@@ -27,7 +37,7 @@ class Access(IntFlag):
     REMOTE_READ = 4
 
 
-class Reading(IntFlag):
+class Reading(Named, IntFlag, boundary=STRICT):
     """Readings of the specification that an engine follows in place of its own.
 
     `mrc conform readings` and csrc/core/specification.md explain them.
@@ -70,7 +80,7 @@ SHARED_READINGS = Reading.C3_B | Reading.C6_B
 # end
 
 
-class QpState(IntEnum):
+class QpState(Named, IntEnum):
     """State of a QP."""
 
     RESET = 0
@@ -80,7 +90,7 @@ class QpState(IntEnum):
     ERROR = 4
 
 
-class EvState(IntEnum):
+class EvState(Named, IntEnum):
     """State of an entropy value."""
 
     GOOD = 0
@@ -90,7 +100,7 @@ class EvState(IntEnum):
     UNPROVEN = 4
 
 
-class HeldBy(IntEnum):
+class HeldBy(Named, IntEnum):
     """What keeps a QP from sending more."""
 
     NOTHING = 0
@@ -105,7 +115,7 @@ class HeldBy(IntEnum):
     """The sockets are full: the link, or its queue in this host."""
 
 
-class PairState(IntEnum):
+class PairState(Named, IntEnum):
     """Whether a pair of ports, one of each host, is a plane of a QP, and if not, why."""
 
     USED = 0
@@ -130,7 +140,7 @@ class PairState(IntEnum):
     """A limit on pairs, planes, source ports or probes was reached."""
 
 
-class WcOpcode(IntEnum):
+class WcOpcode(Named, IntEnum):
     """Operation that a completion reports."""
 
     WRITE = 0
@@ -150,7 +160,7 @@ class WcStatus(Explained):
     RETRY_EXC_ERR = 6, "no path to the peer answers"
 
 
-class EventType(IntEnum):
+class EventType(Named, IntEnum):
     """Kind of a `struct mrc_event`."""
 
     REPLY = 0
@@ -197,14 +207,14 @@ class WarningKind(Explained):
     )
 
 
-class Integrity(IntEnum):
+class Integrity(Named, IntEnum):
     """How packets are protected: by the ICRC, or by UDP's checksum alone."""
 
     ICRC = 0
     UDP = 1
 
 
-class Seal(IntEnum):
+class Seal(Named, IntEnum):
     """How packets are sealed: not, authenticated, or encrypted as well."""
 
     NONE = 0
@@ -212,7 +222,7 @@ class Seal(IntEnum):
     AEAD = 2
 
 
-class CcKind(IntEnum):
+class CcKind(Named, IntEnum):
     """Congestion control of a QP: delay-based, none, or MRC's own NSCC."""
 
     DELAY = 0
@@ -220,20 +230,14 @@ class CcKind(IntEnum):
     NSCC = 2
 
 
-class PlaneShares(IntEnum):
+class PlaneShares(Named, IntEnum):
     """Share of each plane: by its measured delivery, or the same for all planes."""
 
     MEASURED = 0
     EQUAL = 1
 
-    @classmethod
-    def check(cls, value: object) -> None:
-        """Raises ConfigError for anything else: numbers and names are not accepted."""
-        if not isinstance(value, cls):
-            raise ConfigError(f"plane_shares: {value!r:.40} is not a PlaneShares")
 
-
-class CommandOp(IntEnum):
+class CommandOp(Named, IntEnum):
     """Operation of a `struct mrc_command`."""
 
     MR_REGISTER = 0

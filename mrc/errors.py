@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from copy import copy
 from enum import StrEnum
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, Any, Self
 
 if TYPE_CHECKING:
     from mrc.enums import WcStatus
@@ -74,6 +74,10 @@ class ArgumentError(MrcError, ValueError):
 
 class ConfigError(MrcError):
     """The host configuration or a ContextConfig is wrong; the message names file and key."""
+
+
+class WrongValueError(ConfigError, ArgumentError):
+    """A field of a configuration, or an argument, has a wrong type or value."""
 
 
 class BadFileError(ConfigError):
@@ -151,8 +155,8 @@ class CompletionError(MrcError):
         self.status = status
         self._what = what
 
-    def __reduce__(self) -> tuple[type[Self], tuple[WcStatus, str]]:
-        return type(self), (self.status, self._what)
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), (self.status, self._what), self.__dict__
 
 
 def reason_of(error: BaseException | None) -> str:

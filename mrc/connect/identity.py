@@ -26,6 +26,7 @@ from typing import TYPE_CHECKING
 from mrc.errors import ConfigError, ConnectError
 from mrc.linux.secret import Secret, read_trusted
 from mrc.linux.system import write_whole
+from mrc.typed import checked
 
 if TYPE_CHECKING:
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
@@ -57,10 +58,13 @@ class Identity:
     """A key with its certificate, in the file `path`. Reads the key when it is first needed."""
 
     def __init__(self, path: Path, text: Secret) -> None:
-        self.path = path
-        self._text = text
+        self.path = checked("path", path, Path)
+        self._text = checked("text", text, Secret)
         self.certificate = _certificate(path, text)
         """in DER"""
+
+    def __repr__(self) -> str:
+        return f"Identity({str(self.path)!r})"
 
     def _key(self) -> Ed25519PrivateKey:
         """Made anew each time: it lies in ordinary memory, which is wiped at its end."""

@@ -61,7 +61,7 @@ from mrc.errors import (
 from mrc.fabric.hostconfig import IpAddress, IpInterface
 from mrc.linux.secret import Secret
 from mrc.tasks import Limit, cancelled, within
-from mrc.typed import take
+from mrc.typed import Name, take
 
 T = TypeVar("T")
 VERSION = versions.EXCHANGE
@@ -195,7 +195,7 @@ class Hello(Struct, frozen=True, kw_only=True):
     """
 
     version: int = VERSION
-    host: Annotated[str, Meta(max_length=255)]
+    host: Name
     here: Annotated[str, Meta(max_length=64)] = ""
     there: Annotated[str, Meta(max_length=64)] = ""
     private: dict[str, Any] = {}

@@ -15,9 +15,9 @@ import errno
 from collections.abc import Awaitable, Iterable, Iterator, Mapping, Sequence
 from enum import Enum
 from fnmatch import fnmatchcase
-from typing import Any, Generic, TypeVar
+from typing import Annotated, Any, Generic, TypeVar
 
-from msgspec import Struct, field
+from msgspec import Meta, Struct, field
 from msgspec.structs import replace
 
 from mrc import limits
@@ -26,9 +26,10 @@ from mrc.connect.proof import prove
 from mrc.engine.dispatch import Dispatcher
 from mrc.engine.paths import PathEv
 from mrc.engine.queue_pair import QueuePair
-from mrc.enums import CcKind, EvState, PlaneShares
+from mrc.enums import CcKind, EvState, Named, PlaneShares
 from mrc.errors import ArgumentError, ConfigError, InUseError, QueueFullError, StateError
 from mrc.events import ProbeResult
+from mrc.typed import Checked, Text, checked
 from mrc.units import counted
 
 _MOST_SECONDS = 3600  # until the answer to a probe
@@ -38,7 +39,7 @@ _EVS_ASKED = 4  # in each plane, whether they carry packets of the QP's size
 # ---- Profiles ------------------------------------------------------------------------------------
 
 
-class ProfileState(Enum):
+class ProfileState(Named, Enum):
     """The state of a profile in its life cycle."""
 
     INIT = "INIT"
@@ -67,34 +68,26 @@ ALLOWED: dict[ProfileState, frozenset[ProfileOperation]] = {
 }
 
 
-class EvSelection(Struct, frozen=True):
+class EvSelection(Checked, Struct, frozen=True):
     """The EVs that a QP uses to reach its peer, and their order.
 
     `paths` and `denied` are names of paths as in `QP.evs()`, or patterns with `*`, `?` and `[...]`.
     EVs are numbered by plane. Within a plane they follow the first entry of `paths` that fits.
     """
 
-    paths: tuple[str, ...] = ("*",)
+    paths: tuple[Text, ...] = ("*",)
     """Names or patterns of the paths to use."""
-    planes: tuple[int, ...] = ()
+    planes: tuple[Annotated[int, Meta(ge=1, le=limits.MAX_PORTS)], ...] = ()
     """Planes to use; empty: all."""
-    active_per_plane: int = 0
+    active_per_plane: Annotated[int, Meta(ge=0, le=limits.MAX_EVS)] = 0
     """EVs in rotation on each plane; 0: all."""
-    denied: tuple[str, ...] = ()
+    denied: tuple[Text, ...] = ()
     """Names or patterns of paths that are denied."""
 
     def __post_init__(self) -> None:
-        for name in ("paths", "denied"):
-            patterns = getattr(self, name)
-            if isinstance(patterns, str) or not all(patterns):
-                raise ConfigError(f"{name}: must be a list of names or patterns, none empty")
+        Checked.__post_init__(self)
         if not self.paths:
             raise ConfigError('paths: is empty; use "*" for all paths')
-        if any(not 1 <= plane <= limits.MAX_PORTS for plane in self.planes):
-            raise ConfigError(f"planes: {self.planes} are not within 1..{limits.MAX_PORTS}")
-        if not 0 <= self.active_per_plane <= limits.MAX_EVS:
-            span = f"0..{limits.MAX_EVS}"
-            raise ConfigError(f"active_per_plane: {self.active_per_plane} is not within {span}")
 
     def _choose(self, evs: Sequence[PathEv]) -> list[PathEv]:
         """The selected EVs, in order."""
@@ -106,7 +99,7 @@ class EvSelection(Struct, frozen=True):
         return [evs[place] for *_, place in sorted(ranked)]
 
 
-class CcSettings(Struct, frozen=True):
+class CcSettings(Checked, Struct, frozen=True):
     """A congestion control and its parameters."""
 
     kind: CcKind = CcKind.DELAY
@@ -115,9 +108,6 @@ class CcSettings(Struct, frozen=True):
     """Its parameters, for CcKind.NSCC."""
     plane_shares: PlaneShares = PlaneShares.MEASURED
     """How planes share the load."""
-
-    def __post_init__(self) -> None:
-        PlaneShares.check(self.plane_shares)
 
 
 Settings = TypeVar("Settings", bound=Struct)
@@ -129,7 +119,7 @@ class Profile(Generic[Settings]):
     _what, _users_are = "profile", "QPs"  # in errors
 
     def __init__(self, name: str, settings: Settings) -> None:
-        self.name = name
+        self.name = checked("name", name, str)
         self._settings = settings
         self._state = ProfileState.INIT
         self._qps = 0
@@ -232,7 +222,8 @@ class CcProfile(Profile[CcSettings]):
         parameters: CcParameters | None = None,
         plane_shares: PlaneShares = PlaneShares.MEASURED,
     ) -> None:
-        super().__init__(name, CcSettings(kind, parameters or CcParameters(), plane_shares))
+        used = CcParameters() if parameters is None else parameters
+        super().__init__(name, CcSettings(kind, used, plane_shares))
 
 
 class EvProfile(Profile[EvSelection]):
@@ -248,10 +239,8 @@ class EvProfile(Profile[EvSelection]):
         denied: Sequence[str] = (),
     ) -> None:
         """The arguments are the fields of EvSelection."""
-        for key, value in (("paths", paths), ("denied", denied)):
-            if isinstance(value, str):
-                raise ArgumentError(f"{key}: is one string, must be a sequence of strings")
-        selection = EvSelection(tuple(paths), tuple(planes), active_per_plane, tuple(denied))
+        settings: dict[str, Any] = {"paths": paths, "planes": planes, "denied": denied}
+        selection = EvSelection(**settings, active_per_plane=active_per_plane)
         super().__init__(name, selection)
         self._denied = dict.fromkeys(selection.denied)
         self._users: list[EvController] = []  # of the QPs that follow the denylist

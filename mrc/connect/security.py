@@ -13,10 +13,12 @@ from typing import ClassVar
 
 from msgspec import Struct
 
-from mrc.connect.identity import Identity, default_path, fresh, load, stored
+from mrc.connect.identity import AllowedPeers, Identity, default_path, fresh, load, stored
+from mrc.connect.parse import printable
 from mrc.connect.proofs import normal_code
 from mrc.errors import ConfigError
 from mrc.linux.secret import Secret
+from mrc.typed import Checked, Text, checked
 
 SPIFFE = "spiffe://"
 Ask = Callable[[str, str], Awaitable[bool]]
@@ -32,16 +34,18 @@ WAYS = {
 """The ways in which a peer can prove itself, in words."""
 
 
-def load_secret(path: Path) -> Secret:
+def load_secret(path: str | Path) -> Secret:
     """The secret in a file that only its owner may read; raises ConfigError."""
-    made = f"make one with: mrc key --secret {path}"
+    path = Path(checked("path", path, str | Path))
+    name = printable(str(path))
+    made = f"make one with: mrc key --secret {name}"
     try:
         content = Secret.read(path)
-    except OSError as error:
-        why = (error.strerror or str(error)).lower()
-        raise ConfigError(f"{path}: {why}; {made}") from None
+    except (OSError, ValueError) as error:
+        why = (getattr(error, "strerror", "") or str(error)).lower()
+        raise ConfigError(f"{name}: {why}; {made}") from None
     if len(content) != Security.SECRET_BYTES:
-        raise ConfigError(f"{path}: has not {Security.SECRET_BYTES} bytes; {made}")
+        raise ConfigError(f"{name}: has not {Security.SECRET_BYTES} bytes; {made}")
     return content
 
 
@@ -52,7 +56,7 @@ def secret_id(secret: Secret) -> str:
     return digest.hexdigest()[:16]
 
 
-class Commands(Struct, frozen=True):
+class Commands(Checked, Struct, frozen=True):
     """The commands of both ends, as users type them, and what to do by them.
 
     Both hosts print these texts, so a text names hosts and commands and never says "here" or
@@ -113,7 +117,7 @@ class Commands(Struct, frozen=True):
 
 
 @dataclass(frozen=True, slots=True)
-class Authority:
+class Authority(Checked):
     """Files of a certificate authority, and of a certificate and its key that it signed.
 
     mrc reads them anew when they change.
@@ -133,7 +137,7 @@ class Authority:
 
 
 @dataclass(frozen=True, slots=True)
-class Security:
+class Security(Checked):
     """How a Context and its peers prove who they are. Without any, packets and names are plain.
 
     A connecting side that has neither `code`, `secret` nor `authority` knows its peer by its
@@ -146,7 +150,7 @@ class Security:
     identity: Path | None = None
     """File of the key; made when it is missing, unless a secret is the only proof. None:
     $MRC_IDENTITY or ~/.config/mrc."""
-    allow: tuple[str, ...] = ()
+    allow: tuple[Text, ...] = ()
     """Who may connect: fingerprints, SPIFFE names, or files of them."""
     plain_loopback: bool = False
     """Processes of this user on this host need no proof, to connect or to be connected to, except
@@ -173,20 +177,22 @@ class Security:
     """What users of both ends run: errors name these commands."""
 
     def __post_init__(self) -> None:
+        Checked.__post_init__(self)
         if self.secret and len(self.secret) != self.SECRET_BYTES:
             raise ConfigError(f"secret: has {len(self.secret)} bytes, not {self.SECRET_BYTES}")
         if not isinstance(self.secret, Secret):
             object.__setattr__(self, "secret", Secret.copy(self.secret))
-        if self.code:
+        checks = {"code": normal_code, "peer": AllowedPeers.fingerprint}
+        if self.authority is not None:
+            del checks["peer"]
+            if self.peer and not self.peer.startswith(SPIFFE):
+                wrong = f"{self.peer!r:.60} is not a SPIFFE name, with an authority"
+                raise ConfigError(f"peer: {wrong}")
+        for name, check in checks.items():
             try:
-                object.__setattr__(self, "code", normal_code(self.code))
+                object.__setattr__(self, name, (text := getattr(self, name)) and check(text))
             except ValueError as error:
-                raise ConfigError(f"code: {error}") from None
-
-        if self.peer and self.peer.startswith(SPIFFE) != (self.authority is not None):
-            what = "a SPIFFE name" if self.authority is not None else "a fingerprint of mrc key"
-            with_ = "with" if self.authority is not None else "without"
-            raise ConfigError(f"peer: {self.peer!r:.60} is not {what}, {with_} an authority")
+                raise ConfigError(f"{name}: {error}") from None
 
     @property
     def shared(self) -> Secret:

@@ -74,6 +74,8 @@ def text_of(file: Any, name: str, most: int) -> str:
         raise BadFileError(f"{name}: {error.strerror}") from error
     except UnicodeDecodeError as error:
         raise BadFileError(f"{name}: is no text in UTF-8: {error.reason}") from error
+    except ValueError as error:  # a path with a null byte
+        raise BadFileError(f"{name}: {error}") from error
 
 
 def parsed(

@@ -2,14 +2,14 @@
 """The host configuration file at $MRC_CONFIG: this host's ports, its peers, and paths to them; and
 IP addresses of either version, as text and as the 16 bytes that the C code takes.
 
-`HostConfig.parse` is pure, `load` reads the file. Unknown keys are ignored. Every error names the
-file and the key, as in `h0.toml: ports[0].mtu: must be a whole number from 576 to 65536, not 100`.
+`HostConfig.parse` is pure, `read` and `load` read a file. Unknown keys are ignored. Errors name
+file and key, as in `h0.toml: ports[0].mtu: must be a whole number from 576 to 65536, not 100`.
 """
 
 from __future__ import annotations
 
 from abc import ABC
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from enum import Enum
 from functools import partial
 from ipaddress import (
@@ -26,8 +26,9 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Self
 from msgspec import Meta, Struct, field
 
 from mrc import limits
-from mrc.errors import BadFileError
-from mrc.typed import Text, take
+from mrc.enums import Named
+from mrc.errors import BadFileError, WrongValueError
+from mrc.typed import Checked, Name, Text, checked, take
 
 # ---- Addresses -----------------------------------------------------------------------------------
 
@@ -54,16 +55,16 @@ else:
         """An address of either version."""
 
         read = staticmethod(partial(_read, ip_address))
+        __subclasshook__ = {IPv4Address, IPv6Address}.__contains__
 
     class IpInterface(ABC):  # noqa: B024
         """An address of either version, with its network."""
 
         read = staticmethod(partial(_read, ip_interface))
+        __subclasshook__ = {IPv4Interface, IPv6Interface}.__contains__
 
-    for version in (IPv4Address, IPv6Address):
-        IpAddress.register(version)
-    for version in (IPv4Interface, IPv6Interface):
-        IpInterface.register(version)
+    IpAddress.__name__ = "IPv4Address or IPv6Address"  # in errors
+    IpInterface.__name__ = "IPv4Interface or IPv6Interface"
 
 
 def pack_address(address: IpAddress) -> bytes:
@@ -79,14 +80,7 @@ def pack_address(address: IpAddress) -> bytes:
 SCHEMA = 1
 
 
-class PathSource(Enum):
-    """The source of paths."""
-
-    SRV6 = "srv6"
-    INTERFACES = "interfaces"
-
-
-class HostPort(Struct, frozen=True):
+class HostPort(Checked, Struct, frozen=True):
     """A port of this host. Without `plane`, the n-th port in the file belongs to plane n."""
 
     ifname: Text
@@ -103,11 +97,12 @@ class HostPort(Struct, frozen=True):
     """
 
     def __post_init__(self) -> None:
-        if len(self.ifname.encode()) > 15:
-            raise ValueError(f"{self.ifname!r} is longer than 15 bytes")
+        Checked.__post_init__(self)
+        if len(self.ifname.encode(errors="replace")) > 15:
+            raise WrongValueError(f"ifname: {self.ifname!r:.60} is longer than 15 bytes")
 
 
-class HostPath(Struct, frozen=True):
+class HostPath(Checked, Struct, frozen=True):
     """A path to a peer. The kernel's route to `destination` sends packets along `segments`."""
 
     # The first uSID of the switches of each tier, in a fabric of mrc testbed.
@@ -116,7 +111,7 @@ class HostPath(Struct, frozen=True):
     T2_USID = 0x2000
     T1_OF_PODS_USID = 0x3000
 
-    plane: int
+    plane: Annotated[int, Meta(ge=1, le=limits.MAX_PORTS)]
     """The plane, from 1."""
     name: Text
     """Name of the path."""
@@ -138,10 +133,10 @@ class HostPath(Struct, frozen=True):
         return f"{tier}:{plane}.{usid - first}"
 
 
-class HostPeer(Struct, frozen=True):
+class HostPeer(Checked, Struct, frozen=True):
     """A peer: the address of its OOB endpoint, its source addresses, and the paths to it."""
 
-    name: str
+    name: Name
     """Name of the peer: the key of its table."""
     oob: Text
     """Host name or address where it listens."""
@@ -151,15 +146,21 @@ class HostPeer(Struct, frozen=True):
     """The paths to it."""
 
 
-class HostConfig(Struct, frozen=True):
+class HostConfig(Checked, Struct, frozen=True):
     """The whole file."""
 
     ENVIRONMENT: ClassVar = "MRC_CONFIG"
     """The variable that names the file."""
 
-    host: Text
+    class Source(Named, Enum):
+        """The source of paths."""
+
+        SRV6 = "srv6"
+        INTERFACES = "interfaces"
+
+    host: Annotated[Name, Meta(min_length=1)]
     """Name of this host."""
-    source: PathSource
+    source: HostConfig.Source
     """Source of the paths: this file (srv6) or the interfaces."""
     ports: Annotated[tuple[HostPort, ...], Meta(max_length=limits.MAX_PORTS)] = ()
     """The ports, in the order of their planes."""
@@ -171,7 +172,7 @@ class HostConfig(Struct, frozen=True):
     @property
     def has_srv6(self) -> bool:
         """Whether the paths are those of this file."""
-        return self.source is PathSource.SRV6
+        return self.source is self.Source.SRV6
 
     @property
     def planes(self) -> dict[int, HostPort]:
@@ -196,39 +197,51 @@ class HostConfig(Struct, frozen=True):
             tables = take(document.get("peers", {}), dict[str, Any], place="peers")
             peers = {}
             for name, table in tables.items():
-                place = f"peers.{name}"
+                place = f"peers.{repr(name)[1:-1]:.60}"
                 values = take(table, dict[str, Any], place=place) | {"name": name}
                 peers[name] = take(values, HostPeer, place=place)
-            config = take({**document, "peers": peers}, cls)
-            config._check()
+            return take({**document, "peers": peers}, cls)
         except ValueError as error:
             raise BadFileError(f"{origin}: {error}") from error
-        return config
 
     @classmethod
     def load(cls, environ: Mapping[str, str]) -> Self | None:
         """Reads the file at $MRC_CONFIG; None if it is not set. Raises BadFileError."""
+        path = environ.get(cls.ENVIRONMENT)
+        return cls.read(path) if path else None
+
+    @classmethod
+    def read(cls, path: str | Path) -> Self:
+        """Reads a file. Raises BadFileError."""
         from mrc.fabric import document  # slow import
 
-        if not (path := environ.get(cls.ENVIRONMENT)):
-            return None
-        return cls.parse(document.text_of(Path(path), path, document.MOST_BYTES), path)
+        file = Path(checked("path", path, str | Path))
+        name = repr(str(path))[1:-1]  # printable
+        return cls.parse(document.text_of(file, name, document.MOST_BYTES), name)
 
-    def _check(self) -> None:
-        """Raises ValueError for parts that contradict each other."""
+    def __post_init__(self) -> None:
+        Checked.__post_init__(self)
+        if wrong := next(self._contradictions(), ""):
+            raise WrongValueError(wrong)
+
+    def _contradictions(self) -> Iterator[str]:
+        if not self.host.isprintable():
+            yield "host: is not printable"
         if self.has_srv6 and not self.ports:
-            raise ValueError("ports: source srv6 requires at least one port")
+            yield "ports: source srv6 requires at least one port"
         if len(self.planes) < len(self.ports):
-            raise ValueError("ports: two ports have the same plane")
+            yield "ports: two ports have the same plane"
         for name, peer in self.peers.items():
+            if name != peer.name or not name.isprintable():
+                yield f"peers: {name!r:.60} is not the printable name of its peer"
             if self.has_srv6 and not peer.paths:
-                raise ValueError(f"peers.{name}.paths: source srv6 requires at least one path")
+                yield f"peers.{name}.paths: source srv6 requires at least one path"
             if self.has_srv6 and not peer.sources:
-                raise ValueError(f"peers.{name}.sources: source srv6 requires at least one address")
+                yield f"peers.{name}.sources: source srv6 requires at least one address"
             for i, path in enumerate(peer.paths):
                 place = f"peers.{name}.paths[{i}]"
                 if path.plane not in self.planes:
                     planes = ", ".join(map(str, self.planes))
-                    raise ValueError(f"{place}.plane: must be the plane of a port: {planes}")
-                if path.destination.version != self.planes[path.plane].address.version:
-                    raise ValueError(f"{place}.dst: must have the IP version of port {path.plane}")
+                    yield f"{place}.plane: must be the plane of a port: {planes}"
+                elif path.destination.version != self.planes[path.plane].address.version:
+                    yield f"{place}.dst: must have the IP version of port {path.plane}"

@@ -14,7 +14,7 @@ import os
 from pathlib import Path
 from typing import Any
 
-from mrc.errors import ConfigError
+from mrc.errors import ArgumentError, ConfigError
 
 _BEGIN = bytes.__basicsize__ - 1  # where a bytes object has its bytes; a 0 follows them
 _OTHERS, _OTHERS_WRITE = 0o077, 0o022
@@ -27,11 +27,15 @@ _MOST_SECRET = 1 << 20  # bytes of a file
 
 
 class Secret:
-    """`size` bytes in memory of their own, zeros at first. A process that forks gives them on."""
+    """`size` bytes, at most 1 MiB, in memory of their own, zeros at first. A process that forks
+    gives them on.
+    """
 
     __slots__ = ("bytes",)
 
     def __init__(self, size: int) -> None:
+        if type(size) is not int or not 0 <= size <= _MOST_SECRET:
+            raise ArgumentError(f"size: must be a whole number from 0 to {_MOST_SECRET}")
         pages = mmap.mmap(-1, max(size, 1), flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
         pages.madvise(mmap.MADV_DONTDUMP)
         self.bytes = memoryview(pages)[:size]
@@ -40,15 +44,21 @@ class Secret:
     @classmethod
     def copy(cls, data: Any) -> Secret:
         """The bytes of a buffer."""
-        made = cls(len(data))
-        made.bytes[:] = data
+        try:
+            view = memoryview(data).cast("B")
+        except TypeError as error:
+            raise ArgumentError(f"data: {error}") from None
+        made = cls(len(view))
+        made.bytes[:] = view
         return made
 
     @classmethod
     def take(cls, data: bytes) -> Secret:
         """The bytes of an object that nobody else refers to: it is zeros afterwards."""
+        if type(data) is not bytes:
+            raise ArgumentError("data: must be bytes")
         made = cls.copy(data)
-        if data:
+        if len(data) > 1:  # Python has one object for each byte
             ctypes.memset(id(data) + _BEGIN, 0, len(data))
         return made
 

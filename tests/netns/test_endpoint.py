@@ -54,7 +54,6 @@ from mrc import (
 )
 from mrc.aio import qp as qp_module
 from mrc.connect.proof import NEAR_BYTES
-from mrc.fabric.hostconfig import PathSource
 from mrc.linux import netns
 from mrc.testbed import findings
 from mrc.testbed.netlink import Netlink
@@ -235,7 +234,7 @@ def srv6_host(name: str, peer: str, path: str, source: str, interface: str) -> H
     paths = tuple(HostPath(1, f"path {n}", ip_address(path)) for n in (1, 2))
     return HostConfig(
         host=name,
-        source=PathSource.SRV6,
+        source=HostConfig.Source.SRV6,
         ports=(HostPort(interface, IPv6Interface(own), 1500),),
         peers={peer: HostPeer(peer, path, (ip_address(source),), paths)},
     )

@@ -38,7 +38,6 @@ from mrc import (
     Region,
     RemoteMemory,
 )
-from mrc.fabric.hostconfig import PathSource
 
 A, B = f"mrc-{fresh_name()}", f"mrc-{fresh_name()}"
 
@@ -312,7 +311,7 @@ def srv6_host(name: str, peer: str, n: int) -> HostConfig:
     own = IPv6Interface(f"fd00:{n}::a/64")
     return HostConfig(
         host=name,
-        source=PathSource.SRV6,
+        source=HostConfig.Source.SRV6,
         ports=tuple(HostPort(f"{nic}{plane}", own, 1500) for plane in (1, 2)),
         peers={peer: HostPeer(peer, "10.0.1.2", (ip_address(f"fd00:{3 - n}::a"),), paths)},
     )

@@ -32,7 +32,14 @@ from mrc.engine.paths import LocalPort
 from mrc.engine.queue_pair import QueuePair
 from mrc.enums import Seal
 from mrc.errors import ConfigError, ConnectError, ProtocolError
-from mrc.fabric.hostconfig import HostConfig, HostPeer, IpAddress, PathSource, pack_address
+from mrc.fabric.hostconfig import (
+    HostConfig,
+    HostPath,
+    HostPeer,
+    HostPort,
+    IpAddress,
+    pack_address,
+)
 from mrc.limits import MAX_MTU, MIN_MTU, MPR_UNIT
 from mrc.linux.secret import Secret
 
@@ -127,8 +134,12 @@ def test_admit__refuses_a_wrong_inbox(inbox: object) -> None:
 # ---- The device ---------------------------------------------------------------------------------
 
 OWN = [ip_address("10.0.0.1"), ip_address("fd00::1")]
+PATH = HostPath(1, "t1:1.0", ip_address("fd01::1:0"))
 CONFIGURED = HostConfig(
-    "h0", PathSource.SRV6, peers={"h1": HostPeer("h1", "100.64.0.2", (ip_address("fd01::1"),))}
+    "h0",
+    HostConfig.Source.SRV6,
+    (HostPort("p1", ip_interface("fd00::1/64"), 1500),),
+    {"h1": HostPeer("h1", "100.64.0.2", (ip_address("fd01::1"),), (PATH,))},
 )
 
 

@@ -71,7 +71,7 @@ from mrc.errors import (
     ProtocolError,
     ResolveError,
 )
-from mrc.fabric.hostconfig import HostConfig, HostPeer, IpAddress, PathSource
+from mrc.fabric.hostconfig import HostConfig, HostPeer, IpAddress
 from mrc.tasks import cancelled
 
 FOREIGN = "127.0.0.77"  # no host answers here
@@ -499,7 +499,7 @@ async def test_dial__a_host_of_the_configuration(
 
     monkeypatch.setattr(asyncio.get_running_loop(), "getaddrinfo", found)
     peers = {"h1": HostPeer(name="h1", oob="192.0.2.1")}
-    config = HostConfig(host="h0", source=PathSource.INTERFACES, peers=peers)
+    config = HostConfig(host="h0", source=HostConfig.Source.INTERFACES, peers=peers)
     with pytest.raises(ResolveError, match=f"{host}: no such host: unknown"):
         await dial(config, host, 1)
     assert asked == [name]

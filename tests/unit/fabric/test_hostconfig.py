@@ -17,7 +17,6 @@ from mrc.errors import BadFileError, ConfigError
 from mrc.fabric import document
 from mrc.fabric.hostconfig import (
     HostConfig,
-    PathSource,
     pack_address,
 )
 
@@ -49,7 +48,7 @@ usids = ["0100", "0201", "e000"]
 def test_parse__all_of_the_file() -> None:
     config = HostConfig.parse(GOOD, "h0.toml")
     assert config.host == "h0"
-    assert config.source is PathSource.SRV6
+    assert config.source is HostConfig.Source.SRV6
     assert [port.ifname for port in config.ports] == ["p1", "p2"]
     assert [port.weight for port in config.ports] == [100, 0]
     assert config.ports[0].address == ip_interface("fd00:a:0::1/128")
@@ -75,10 +74,14 @@ def test_parse__interfaces_need_neither_ports_nor_peers() -> None:
         ("schema = 1\n", "", "schema: is None"),
         ("schema = 1", "schema = ", "not TOML"),
         ('host = "h0"\n', "", "host: is missing"),
-        ('host = "h0"', 'host = ""', "host: must be a string that is not empty"),
+        ('host = "h0"', 'host = ""', "host: must be a string of 1 to 255 characters, not ''$"),
         ('source = "srv6"', 'source = "bgp"', 'source: must be "srv6" or "interfaces"'),
         ('ifname = "p1"', "ifname = 1", r"ports\[0\].ifname: must be a string"),
-        ('ifname = "p1"', 'ifname = "a-name-too-long-for-linux"', "longer than 15 bytes"),
+        (
+            'ifname = "p1"',
+            'ifname = "a-name-too-long-for-linux"',
+            r"ports\[0\].ifname: 'a-name.*' is longer than 15 bytes$",
+        ),
         ("mtu = 9000", "mtu = 100", r"ports\[0\].mtu: must be a whole number from 576 to 65536"),
         ("mtu = 9000", "mtu = true", r"ports\[0\].mtu: must be a whole number"),
         ('"fd00:a:0::1"', '"fd00:zz::1"', r"ports\[0\].address: 'fd00:zz::1' is not an IP address"),
