@@ -23,19 +23,19 @@ def draw(progress: mrc.transfer.Progress) -> None:
     print(f"\r{share:4.0%} {'#' * int(30 * share):30} {rate:>11}", end="", flush=True)
 
 
-async def main() -> None:
+async def main(file: Path, inbox: Path) -> None:
     """Runs both ends."""
-    with tempfile.TemporaryDirectory() as folder:
-        file, inbox = Path(folder, "disk.img"), Path(folder, "inbox")
-        file.write_bytes(bytes(64 << 20))
-        async with mrc.transfer.receive(inbox, port=0, once=True, config=LOOPBACK) as receiver:
-            result = await mrc.transfer.send(
-                file, "127.0.0.1", port=receiver.port, config=LOOPBACK, on_progress=draw
-            )
-            print(f"\nsent {result.files[0].name}: {result.bytes} bytes")
-            async for received in receiver:  # ends after this one sender
-                print("stored as", Path(received.result().files[0].path).name)
+    async with mrc.transfer.receive(inbox, port=0, once=True, config=LOOPBACK) as receiver:
+        result = await mrc.transfer.send(
+            file, "127.0.0.1", port=receiver.port, config=LOOPBACK, on_progress=draw
+        )
+        print(f"\nsent {result.files[0].name}: {result.bytes} bytes")
+        async for received in receiver:  # ends after this one sender
+            print("stored as", received.result().files[0].name)
 
 
 if __name__ == "__main__":
-    asyncio.run(main())
+    with tempfile.TemporaryDirectory() as folder:
+        image = Path(folder, "disk.img")
+        image.write_bytes(bytes(64 << 20))
+        asyncio.run(main(image, Path(folder, "inbox")))

@@ -20,6 +20,7 @@ import mrc
 import mrc.transfer
 from mrc import transfer
 from mrc.connect import retry
+from mrc.tasks import cancelled
 from mrc.transfer.limits import CHUNK_BYTES, part_name, record_name
 from mrc.transfer.messages import Digest
 from mrc.transfer.plan import PACKED_BYTES
@@ -392,3 +393,16 @@ def test_door__names_all_that_is_public() -> None:
     assert all(getattr(transfer, name) is not None for name in transfer.__all__)
     with pytest.raises(AttributeError, match="has no attribute 'nothing'"):
         _ = transfer.nothing  # type: ignore[attr-defined]
+
+
+async def test_readme__its_functions(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    page = Path(transfer.__file__).with_name("README.md").read_text()
+    names_of: dict[str, Any] = {}
+    exec(page.split("```python\n")[1].split("```")[0], names_of)
+    port = free_port()
+    serving = asyncio.create_task(names_of["serve"](str(tmp_path / "inbox"), port))
+    make(tmp_path, "a", b"123")
+    await transfer.send(tmp_path / "a", "127.0.0.1", port=port, wait=PATIENCE, config=HERE)
+    await names_of["archive"](str(tmp_path / "a"), "127.0.0.1", port)
+    await cancelled(serving)
+    assert "3 bytes, " in capsys.readouterr().out
