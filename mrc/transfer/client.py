@@ -18,10 +18,9 @@ from mrc.config import ContextConfig
 from mrc.connect.retry import Retry
 from mrc.enums import EvState
 from mrc.errors import ArgumentError, MrcError
-from mrc.tasks import checked_timeout
 from mrc.transfer.account import Account, OnProgress
 from mrc.transfer.limits import FileError, check_path, checked_number
-from mrc.transfer.plan import STDIN, FileEntry, SendPlan, excluding, plan_of
+from mrc.transfer.plan import STDIN, Exclude, FileEntry, SendPlan, excluding, plan_of
 from mrc.transfer.progress import Grew, Planned, Resumable, Resumed, Unchanged
 from mrc.transfer.results import Transfer
 from mrc.transfer.sender import SendOptions, send_plan
@@ -33,31 +32,38 @@ RETRY_SECONDS = 60.0
 Paths = str | os.PathLike[str] | Sequence[str | os.PathLike[str]]
 
 
-class Choice(Struct, frozen=True):
-    """What is sent; checked when it is created. The fields are arguments of `send`."""
+class SendArguments(Struct, frozen=True):
+    """The arguments of `send` that say what is sent, where and how; checked when it is created."""
 
-    paths: tuple[str, ...]
+    paths: Paths
+    host: str
+    port: int = versions.TCP_PORT
     name: str = ""
     follow: bool = False
     links: bool = False
-    exclude: tuple[str, ...] = ()
+    exclude: Sequence[str] = ()
     update: bool = False
     no_meta: bool = False
+    no_resume: bool = False
+    rate: float = 0.0
+    timeout: float = TIMEOUT_SECONDS
+    retry: float = RETRY_SECONDS
+    wait: float = 0.0
 
     def __post_init__(self) -> None:
-        if not self.paths:
+        names = self.names()
+        if not names:
             raise ArgumentError("paths: names nothing to send")
-        if self.name and len(self.paths) != 1:
+        if self.name and len(names) != 1:
             raise ArgumentError("name: requires exactly one FILE")
         if self.update and self.no_meta:
             raise ArgumentError("update: not with no_meta")
-        if self.paths.count(STDIN) > 1:
+        if names.count(STDIN) > 1:
             raise ArgumentError("paths: -: names standard input twice")
         if self.links and self.follow:
             raise ArgumentError("links: not with follow")
         try:
-            if self.exclude:
-                excluding(self.exclude)
+            self._excluding()
         except ValueError as error:
             raise ArgumentError(f"exclude: {error}") from None
         try:
@@ -65,12 +71,33 @@ class Choice(Struct, frozen=True):
                 check_path(self.name)
         except FileError as error:
             raise ArgumentError(f"name: {error}") from None
+        checked_number("port", self.port, 1, 65535)
+        for each in ("rate", "timeout", "retry", "wait"):
+            checked_number(each, getattr(self, each), 0, math.inf)
+
+    def names(self) -> tuple[str, ...]:
+        """The paths. Raises ArgumentError."""
+        paths = self.paths
+        try:
+            return tuple(
+                map(os.fsdecode, [paths] if isinstance(paths, str | os.PathLike) else paths)
+            )
+        except TypeError as error:
+            raise ArgumentError(f"paths: {error}") from None
+
+    def _excluding(self) -> Exclude:
+        """Raises ValueError."""
+        patterns = (self.exclude,) if isinstance(self.exclude, str) else self.exclude
+        return excluding(patterns) if patterns else lambda path: False
 
     def plan(self) -> SendPlan:
         """Looks at the files, so it may wait for a disk. Raises FileError."""
-        exclude = excluding(self.exclude) if self.exclude else lambda path: False
         return plan_of(
-            self.paths, name=self.name, follow=self.follow, links=self.links, exclude=exclude
+            self.names(),
+            name=self.name,
+            follow=self.follow,
+            links=self.links,
+            exclude=self._excluding(),
         )
 
 
@@ -110,39 +137,21 @@ async def send(
 
     `timeout`: seconds for connecting. `retry`: seconds in which a lost connection is tried again;
     0, with standard input, a one-time code or `no_resume`: not at all. `wait`: seconds to wait for
-    a program that listens there.
-
-    `context`: the Context to use; None: one is opened for each connection, with `config`. As
-    everywhere in the library, its default is plain. `list_files`: whether the result names the
-    files. `on_progress` is called several times a second and for each event, in the event loop; it
-    must not block, and an exception of it ends the transfer.
+    a program that listens there. `context`: the Context to use; None: one is opened for each
+    connection, with `config`. Its default is plain, as everywhere in the library. `list_files`:
+    whether the result names the files. `on_progress` is called several times a second and for each
+    event, in the event loop; it must not block, and an exception of it ends the transfer.
 
     Raises ArgumentError; FileError if nothing can be read; ConnectError or ResolveError if the
     receiver cannot be reached; PathError when all paths are lost; VerificationError if the received
     bytes differ; TransferError if the receiver refuses or stops. All are MrcErrors.
     """
-    try:
-        found = tuple(map(os.fsdecode, [paths] if isinstance(paths, str | os.PathLike) else paths))
-    except TypeError as error:
-        raise ArgumentError(f"paths: {error}") from None
-    patterns = (exclude,) if isinstance(exclude, str) else tuple(exclude)
-    choice = Choice(found, name, follow, links, patterns, update, no_meta)
-    checked_number("port", port, 1, 65535)
-    checked_number("rate", rate, 0, math.inf)
-    checked_number("retry", retry, 0, math.inf)
-    checked_number("wait", wait, 0, math.inf)
-    if context is not None and config is not None:
-        raise ArgumentError("config: not with context, which has its own")
-    sending = _Sending(
-        choice,
-        (host, port, checked_timeout(timeout)),
-        rate,
-        resume=not no_resume,
-        account=Account("sender", host, on_progress, list_files=list_files),
-        context=context,
-        config=config or ContextConfig(),
-    )
-    return await sending.run(retry, wait)
+    arguments = SendArguments(
+        paths, host, port, name, follow, links, exclude, update, no_meta, no_resume, rate, timeout,
+        retry, wait,
+    )  # fmt: skip
+    account = Account("sender", host, on_progress, list_files=list_files)
+    return await _Sending(arguments, account, context, config).run()
 
 
 class _Sending:
@@ -150,25 +159,22 @@ class _Sending:
 
     def __init__(
         self,
-        choice: Choice,
-        target: tuple[str, int, float],
-        rate: float,
-        *,
-        resume: bool,
+        arguments: SendArguments,
         account: Account,
         context: Context | None,
-        config: ContextConfig,
+        config: ContextConfig | None,
     ) -> None:
-        self._choice = choice
-        self._host, self._port, self._timeout = target
-        self._context, self._config = context, config
+        if context is not None and config is not None:
+            raise ArgumentError("config: not with context, which has its own")
+        self._arguments = arguments
+        self._context, self._config = context, config or ContextConfig()
         self._account = account
         self._token = ""
         self._how = SendOptions(
-            keep_meta=not choice.no_meta,
-            update=choice.update,
-            rate=rate,
-            resume=resume,
+            keep_meta=not arguments.no_meta,
+            update=arguments.update,
+            rate=arguments.rate,
+            resume=not arguments.no_resume,
             on_resumed=self._on_resumed,
             on_grew=lambda path: account.tell(Grew(path)),
             on_failed=account.left_out,
@@ -180,20 +186,21 @@ class _Sending:
         self._account.resumed(there)
         self._account.tell(Resumed(file.name, there, file.bytes))
 
-    async def run(self, retry: float, wait: float) -> Transfer:
-        how, account = self._how, self._account
-        self._plan = plan = await in_thread(self._choice.plan)
+    async def run(self) -> Transfer:
+        how, account, arguments = self._how, self._account, self._arguments
+        self._plan = plan = await in_thread(arguments.plan)
         account.tell(Planned(plan.excluded, tuple(plan.skipped)))
         for failed in plan.failed:
             account.left_out(failed)
         # Standard input cannot be read twice, and a code lets one peer in once.
         config = self._config if self._context is None else self._context.config
         with_code = config.security is not None and bool(config.security.code)
-        if STDIN in self._choice.paths or with_code or not how.resume:
-            retry = 0.0
+        from_stdin = STDIN in arguments.names()
+        once = from_stdin or with_code or not how.resume
+        retry = 0.0 if once else arguments.retry
         self._token = secrets.token_hex(TOKEN_BYTES) if retry else ""
         try:
-            with Retry(retry, account.tell, first=wait) as trying:
+            with Retry(retry, account.tell, first=arguments.wait) as trying:
                 while True:
                     connected, before = False, plan.sent
                     try:
@@ -206,7 +213,7 @@ class _Sending:
         except VerificationError:
             raise  # nothing is kept
         except (Exception, asyncio.CancelledError):
-            if how.stored_chunks and how.resume and STDIN not in self._choice.paths:
+            if how.stored_chunks and how.resume and not from_stdin:
                 account.tell(Resumable())
             raise
 
@@ -218,11 +225,11 @@ class _Sending:
             Context(self._config) if self._context is None else nullcontext(self._context) as ctx,
             connect_session(
                 ctx,
-                self._host,
-                self._port,
+                self._arguments.host,
+                self._arguments.port,
                 announced=plan.announced(),
                 transfer=self._token,
-                timeout=self._timeout,
+                timeout=self._arguments.timeout,
             ) as session,
         ):
             trying.connected()
@@ -238,7 +245,7 @@ class _Sending:
             account.tell(Unchanged(plan.unchanged))
         return await account.result(
             session,
-            self._port,
+            self._arguments.port,
             skipped=len(plan.skipped),
             excluded=plan.excluded,
             unchanged=plan.unchanged,

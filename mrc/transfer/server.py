@@ -13,14 +13,13 @@ import logging
 import math
 import os
 from collections import deque
-from collections.abc import Callable
 from contextlib import AsyncExitStack
 from dataclasses import replace
 from functools import partial
 from itertools import count
 from pathlib import Path
 from types import TracebackType
-from typing import Self
+from typing import Any, Self
 
 from msgspec import Struct
 
@@ -82,6 +81,71 @@ class Received(Struct, frozen=True):
         return self.transfer
 
 
+class ReceiveArguments(Struct, frozen=True):
+    """The arguments of `receive` that say where and how; checked when it is created."""
+
+    folder: str | os.PathLike[str] | int
+    port: int = versions.TCP_PORT
+    bind: str | None = None
+    once: bool = False
+    overwrite: bool = False
+    any_name: bool = False
+    no_meta: bool = False
+    no_resume: bool = False
+    fsync: bool = False
+    max_bytes: int = DEFAULTS.bytes
+    max_files: int = DEFAULTS.files
+    rate: float = 0.0
+    idle: float = DEFAULTS.idle_seconds
+    memory: int = DEFAULTS.window_bytes
+    bins: int = 0
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.folder, str | os.PathLike | int):
+            raise ArgumentError(f"folder: {self.folder!r} is neither a path nor an open file")
+        checked_number("port", self.port, 0, 65535)
+        for each in ("max_bytes", "max_files"):
+            checked_number(each, getattr(self, each), 1, math.inf)
+        for each in ("rate", "bins"):
+            checked_number(each, getattr(self, each), 0, math.inf)
+        checked_number("idle", self.idle, 1e-3, math.inf)
+        checked_number("memory", self.memory, CHUNK_BYTES, 1 << 40)
+        if self.bins and (not self.serves_one or self.bins < bounds.MIN_BIN_NS):
+            raise ArgumentError(f"bins: requires once, and at least {bounds.MIN_BIN_NS} ns")
+
+    @property
+    def serves_one(self) -> bool:
+        """Whether it serves one sender."""
+        return self.once or isinstance(self.folder, int)
+
+    def limits(self) -> SenderLimits:
+        return SenderLimits(self.max_bytes, self.max_files, self.memory, self.idle)
+
+    def config(self, config: ContextConfig) -> ContextConfig:
+        """That of a Context of a receiver."""
+        return replace(
+            config,
+            limits=replace(config.limits, max_peer_bytes=WINDOWS * self.memory),
+            queues=replace(config.queues, max_unread=mailbox.MAX_UNREAD),
+        )
+
+    def place(self) -> OutputDirectory | PipeWriter:
+        """Where the files go; may wait for a disk."""
+        if isinstance(self.folder, int):
+            return PipeWriter(self.folder)
+        path = Path(self.folder)
+        if not path.exists() and not path.is_symlink():
+            path.mkdir(parents=True)
+        return OutputDirectory(
+            os.fspath(self.folder),
+            overwrite=self.overwrite,
+            any_name=self.any_name,
+            keep_meta=not self.no_meta,
+            resume=not self.no_resume,
+            fsync=self.fsync,
+        )
+
+
 def receive(
     folder: str | os.PathLike[str] | int,
     *,
@@ -121,11 +185,11 @@ def receive(
     Limits, because anybody who can reach the port and is let in can send: `max_bytes`, `max_files`:
     of one sender. `rate`: bits per second of all senders together; 0: no limit. `idle`: seconds
     without progress after which a sender is disconnected. `memory`: bytes for one sender's data
-    until they are stored; all senders get eight times as many.
+    until they are stored; all senders get eight times as many. `bins`: with `once`, records the
+    payload in bins of so many nanoseconds; 0: does not.
 
-    `bins`: with `once`, records the payload in bins of so many nanoseconds; 0: does not.
-    `context`: the Context to use; None: one is opened, with `config`. As everywhere in the library,
-    its default lets everybody in. `accept`: called for each transfer before its first byte. True
+    `context`: the Context to use; None: one is opened, with `config`. Its default lets everybody
+    in, as everywhere in the library. `accept`: called for each transfer before its first byte. True
     and False accept it, as it is announced, or refuse it; None leaves it to the limits. An
     awaitable is awaited, and the sender hears that it has to wait. `list_files`: whether the
     results name the files, up to `max_files`. `on_progress` is called several times a second for
@@ -134,49 +198,14 @@ def receive(
 
     Raises ArgumentError at once; when it opens FileError, InUseError, ResolveError or an OSError.
     """
-    checked_number("port", port, 0, 65535)
-    checked_number("max_bytes", max_bytes, 1, math.inf)
-    checked_number("max_files", max_files, 1, math.inf)
-    checked_number("rate", rate, 0, math.inf)
-    checked_number("idle", idle, 1e-3, math.inf)
-    checked_number("memory", memory, CHUNK_BYTES, 1 << 40)
-    checked_number("bins", bins, 0, math.inf)
-    if bins and (not once or bins < bounds.MIN_BIN_NS):
-        raise ArgumentError(f"bins: requires once, and at least {bounds.MIN_BIN_NS} ns")
+    arguments = ReceiveArguments(
+        folder, port, bind, once, overwrite, any_name, no_meta, no_resume, fsync, max_bytes,
+        max_files, rate, idle, memory, bins,
+    )  # fmt: skip
     if context is not None and config is not None:
         raise ArgumentError("config: not with context, which has its own")
-    receiver = Receiver(
-        SenderLimits(max_bytes, max_files, memory, idle),
-        once=once or isinstance(folder, int),
-        rate=rate,
-        bins=bins,
-        accept=accept,
-        list_files=list_files,
-        on_progress=on_progress,
-    )
-
-    def place() -> OutputDirectory | PipeWriter:
-        if isinstance(folder, int):
-            return PipeWriter(folder)
-        path = Path(folder)
-        if not path.exists() and not path.is_symlink():
-            path.mkdir(parents=True)
-        return OutputDirectory(
-            os.fspath(folder),
-            overwrite=overwrite,
-            any_name=any_name,
-            keep_meta=not no_meta,
-            resume=not no_resume,
-            fsync=fsync,
-        )
-
-    own = config or ContextConfig()
-    made = replace(
-        own,
-        limits=replace(own.limits, max_peer_bytes=WINDOWS * memory),
-        queues=replace(own.queues, max_unread=mailbox.MAX_UNREAD),
-    )
-    return Opening(receiver._open(place, context, made, bind, port), Receiver.__aexit__)
+    receiver = Receiver(arguments, accept, on_progress, list_files=list_files)
+    return Opening(receiver._open(context, config or ContextConfig()), Receiver.__aexit__)
 
 
 class Receiver:
@@ -193,19 +222,15 @@ class Receiver:
 
     def __init__(
         self,
-        limits: SenderLimits,
-        *,
-        once: bool,
-        rate: float,
-        bins: int,
+        arguments: ReceiveArguments,
         accept: Accept | None,
-        list_files: bool,
         on_progress: OnProgress | None,
+        *,
+        list_files: bool,
     ) -> None:
-        self._limits = limits
-        self._once = once
-        self._rate = rate
-        self._bin_ns = bins
+        self._arguments = arguments
+        self._limits = arguments.limits()
+        self._once = arguments.serves_one
         self._accept = accept
         self._list_files = list_files
         self._on_progress = on_progress
@@ -218,7 +243,7 @@ class Receiver:
         self._accounts: dict[str, Account] = {}  # of transfers that run, or may go on
         self._numbers = count(1)
         self._served = False  # whether a session of a sender has ended
-        self._over = asyncio.Event()  # nobody else is served
+        self._over: asyncio.Future[None]  # nobody else is served
         self._server: asyncio.Task[None] | None = None
         self._recorder: Recorder | None = None
         self._ended: deque[Received] = deque(maxlen=MAX_UNREAD)
@@ -226,25 +251,22 @@ class Receiver:
 
     # ---- Its life ---------------------------------------------------------------------------
 
-    async def _open(
-        self,
-        place: Callable[[], OutputDirectory | PipeWriter],
-        context: Context | None,
-        config: ContextConfig,
-        bind: str | None,
-        port: int,
-    ) -> Receiver:
+    async def _open(self, context: Context | None, config: ContextConfig) -> Receiver:
+        arguments = self._arguments
+        self._over = asyncio.get_running_loop().create_future()
         async with AsyncExitStack() as stack:
-            made: OutputDirectory | PipeWriter = await in_thread(place)
+            made: OutputDirectory | PipeWriter = await in_thread(arguments.place)
             stack.enter_context(made)
             self._place = made
             if isinstance(made, OutputDirectory):
                 self.removed = tuple(await in_thread(made.sweep))
             if context is None:
-                context = await stack.enter_async_context(Context(config))
+                context = await stack.enter_async_context(Context(arguments.config(config)))
             self.context = context
             private, admit = {"service": SERVICE.name}, self._joins.admit
-            listening = self.context.listen(bind, port, private=private, admit=admit)
+            listening = self.context.listen(
+                arguments.bind, arguments.port, private=private, admit=admit
+            )
             listener = await stack.enter_async_context(listening)
             self.port = listener.port
             self._server = asyncio.create_task(self._serve(listener))
@@ -295,16 +317,15 @@ class Receiver:
         """
         accepting = asyncio.create_task(self._take_peers(listener))
         guessing = asyncio.create_task(SERVICE.until_guessed(self.context))
-        over = asyncio.create_task(self._over.wait())
         try:
-            ends = (accepting, guessing, over)
+            ends: list[asyncio.Future[Any]] = [accepting, guessing, self._over]
             await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
             if guessing.done():
                 guessing.result()
-            if over.done() and not self._served:
+            if self._over.done() and not self._served:
                 raise TransferError(_USED)
         finally:
-            await cancelled(*ends, *self._tasks)
+            await cancelled(accepting, guessing, *self._tasks)
 
     async def _take_peers(self, listener: Listener) -> None:
         async for qp in listener:
@@ -340,7 +361,7 @@ class Receiver:
                 logger.debug("a session has failed", exc_info=error)
         finally:
             self._senders.discard(task)
-        if self._over.is_set():
+        if self._over.done():
             return
         if received is not None:
             self._ended.append(received)
@@ -348,8 +369,9 @@ class Receiver:
             if received.awaited:
                 await asyncio.sleep(self._limits.idle_seconds)
         self._served = self._served or service == SERVICE.name
-        if self._chosen is task or (self._tasks == {task} and self.context._is_closed):
-            self._over.set()
+        over = self._chosen is task or (self._tasks == {task} and self.context._is_closed)
+        if over and not self._over.done():
+            self._over.set_result(None)
 
     async def _take_over(self, qp: QP, task: asyncio.Task[None]) -> str:
         """The name of the sender's transfer. Ends an earlier session of this transfer, which may
@@ -411,8 +433,8 @@ class Receiver:
             idle_seconds = self._limits.idle_seconds
             agreed, seconds = await agreement(session, self._accept, idle_seconds)
             account.waited_seconds = seconds
-        if self._bin_ns and self._recorder is None:  # of all QPs: a sender may open more
-            self._recorder = self.context.record(width_ns=self._bin_ns)
+        if self._arguments.bins and self._recorder is None:  # of all QPs: a sender may open more
+            self._recorder = self.context.record(width_ns=self._arguments.bins)
             await self._stack.enter_async_context(self._recorder)
 
         def on_resumed(name: str, there_bytes: int, size: int) -> None:
@@ -430,7 +452,7 @@ class Receiver:
                     on_kept=lambda name, size: account.tell(Kept(name, size)),
                     on_failed=account.left_out,
                     on_file=account.begin_file,
-                    rate=lambda: self._rate / max(len(self._senders), 1),
+                    rate=lambda: self._arguments.rate / max(len(self._senders), 1),
                 ),
                 keep_names=self._list_files,
                 agreed=agreed,

@@ -61,26 +61,23 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     from mrc.cli.runner import run_async
-    from mrc.transfer.cli.transfers import send
-    from mrc.transfer.client import Choice
+    from mrc.transfer.cli.transfers import config_of, send
+    from mrc.transfer.client import SendArguments
 
+    args.host, args.port = args.host
+    args.paths = tuple(args.files)
+    args.name = args.name or ""
     try:
-        choice = Choice(
-            tuple(args.files),
-            args.name or "",
-            follow=args.follow,
-            links=args.links,
-            exclude=tuple(args.exclude),
-            update=args.update,
-            no_meta=args.no_meta,
+        arguments = SendArguments(
+            **{name: getattr(args, name) for name in SendArguments.__struct_fields__}
         )
     except ArgumentError as error:
         text = str(error).removeprefix("paths: ").replace("no_meta", "--no-meta")
         option = "" if text.startswith("-") else "--"
         text = text.replace("with follow", "with --follow")
         raise UsageError(args.prog, f"{option}{text}; see {args.prog} --help") from None
-    trusted = endpoint.connecting(args, *args.host, peer_runs="mrc recv", what=" FILE")
-    return run_async(send(args, Output.of(args), choice, trusted))
+    trusted = endpoint.connecting(args, args.host, args.port, peer_runs="mrc recv", what=" FILE")
+    return run_async(send(Output.of(args), arguments, config_of(args, trusted)))
 
 
 def _name(text: str) -> str:

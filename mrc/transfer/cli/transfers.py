@@ -10,13 +10,15 @@ from contextlib import suppress
 from datetime import UTC, datetime
 from typing import Any
 
+from msgspec.structs import asdict
+
 import mrc
 from mrc.cli import endpoint
 from mrc.cli.output import Output
 from mrc.connect.identity import AllowedPeers
 from mrc.connect.parse import shown
 from mrc.transfer.cli.report import Report, exit_code
-from mrc.transfer.client import Choice
+from mrc.transfer.client import SendArguments
 from mrc.transfer.client import send as send_files
 from mrc.transfer.server import receive
 from mrc.transfer.session import Offered, TransferError
@@ -29,30 +31,11 @@ def config_of(args: argparse.Namespace, trusted: dict[str, Any]) -> mrc.ContextC
     )
 
 
-async def send(
-    args: argparse.Namespace, out: Output, choice: Choice, trusted: dict[str, Any]
-) -> int:
+async def send(out: Output, arguments: SendArguments, config: mrc.ContextConfig) -> int:
     """Returns the exit code."""
-    host, port = args.host
     with Report(out, "sender") as report:
         result = await send_files(
-            choice.paths,
-            host,
-            port=port,
-            name=choice.name,
-            follow=choice.follow,
-            links=choice.links,
-            exclude=choice.exclude,
-            update=choice.update,
-            no_meta=choice.no_meta,
-            no_resume=args.no_resume,
-            rate=args.rate,
-            timeout=args.timeout,
-            retry=args.retry,
-            wait=args.wait,
-            config=config_of(args, trusted),
-            list_files=out.as_json,
-            on_progress=report.take,
+            **asdict(arguments), config=config, list_files=out.as_json, on_progress=report.take
         )
     return exit_code(result)
 
