@@ -713,8 +713,8 @@ class _Exchange:
         heard = asyncio.Event()
         usual = asyncio.create_task(self._probe(end, allowed, heard))
         tasks = [usual]
+        hearing = asyncio.create_task(heard.wait())
         try:
-            hearing = asyncio.create_task(heard.wait())
             await asyncio.wait(
                 (usual, hearing),
                 timeout=_USUAL_SECONDS + 2 * self.channel.rtt,
@@ -737,7 +737,7 @@ class _Exchange:
                 return proof, rtt_ns, more
             return *usual.result(), allowed
         finally:
-            await cancelled(*tasks)
+            await cancelled(hearing, *tasks)
 
     async def _add_others(self, end: QP) -> tuple[int, ...]:
         """Nothing answers on the usual pairs: adds the EVs of all others."""
