@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The public names of a package, each loaded from its module at its first use."""
+"""Names of a package that are loaded at their first use."""
 
 from __future__ import annotations
 
@@ -8,19 +8,16 @@ from collections.abc import Callable
 from importlib import import_module
 
 
-def names_of(package: str) -> Callable[[str], object]:
-    """The `__getattr__` of a package, whose __init__.pyi beside it lists its public names as `from
-    MODULE import NAME as NAME`.
+def names(package: str) -> Callable[[str], object]:
+    """The `__getattr__` of a package whose __init__.pyi lists its names: from MODULE import NAME as
+    NAME. Type checkers read the same file.
     """
-    homes: dict[str, str] = {}  # once read
 
     def load(name: str) -> object:
         module = sys.modules[package]
-        if not homes:
-            stub = str(module.__file__).rpartition(".")[0] + ".pyi"
-            with open(stub, encoding="utf-8") as file:
-                lines = [line.split() for line in file]
-            homes.update({words[3]: words[1] for words in lines if words[:1] == ["from"]})
+        with open(f"{module.__file__}i", encoding="utf-8") as stub:
+            lines = [line.split() for line in stub if line.startswith("from ")]
+        homes = {words[3]: words[1] for words in lines}
         if name == "__all__":
             value: object = list(homes)
         elif name in homes:

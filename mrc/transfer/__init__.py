@@ -7,6 +7,6 @@ async with mrc.transfer.receive("inbox") as receiver:    # on one host
 result = await mrc.transfer.send("photos", "host-b")     # on another
 """
 
-from mrc.lazy import names_of
+from mrc.lazy import names
 
-__getattr__ = names_of(__name__)
+__getattr__ = names(__name__)
