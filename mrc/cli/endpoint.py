@@ -18,7 +18,7 @@ import termios
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import mrc
 from mrc import limits, versions
@@ -29,11 +29,11 @@ from mrc.connect.identity import AllowedPeers
 from mrc.connect.parse import Destination, shown
 from mrc.connect.security import Commands, Security
 from mrc.enums import Seal
-from mrc.errors import ConfigError, MrcError, PathError, PeerGoneError
+from mrc.errors import ConfigError, MrcError
 from mrc.fabric.hostconfig import HostConfig
 from mrc.linux import system
 from mrc.linux.secret import Secret
-from mrc.units import digits, parse_time
+from mrc.units import parse_time
 
 if TYPE_CHECKING:
     from mrc.aio.context import Context
@@ -382,82 +382,11 @@ def _known_code(args: argparse.Namespace) -> str:
 
 
 _WAIT = "--wait SECONDS  {}while no program listens there, try again for this time [%(default)g]"
-FIRST_PAUSE_SECONDS = 0.5
-MAX_PAUSE_SECONDS = 5.0
 
 
 def add_wait(parser: Any, who: str = "") -> None:
     """Adds `--wait`, see `Retry`; `who` has it, in the help."""
     add(parser, _WAIT.format(who), wait={"type": "PAUSE", "default": 0.0})
-
-
-def is_lost(error: MrcError) -> bool:
-    """Whether the connection was lost, and no end has ended it by itself."""
-    return isinstance(error, (PathError, PeerGoneError))
-
-
-class Retry:
-    """Tries again for `seconds` after each loss of the connection, and before the first connection
-    for `first`. A context manager: while it is open, time in which this process is stopped does not
-    count.
-    """
-
-    def __init__(self, seconds: float, note: Callable[[str], None], *, first: float = 0.0) -> None:
-        from mrc.tasks import RunningClock  # not to parse a command line
-
-        self._seconds = seconds
-        self._first = first
-        self._note = note
-        self._clock = RunningClock()
-        self._lost: MrcError | None = None
-        self._until = 0.0
-        self._pause = 0.0
-        self.count = 0
-        """lost connections after which it went on"""
-
-    def __enter__(self) -> Self:
-        self._clock.__enter__()
-        return self
-
-    def __exit__(self, *exc_info: object) -> None:
-        self._clock.__exit__()
-
-    def connected(self) -> None:
-        """A connection is there; after a loss this says so."""
-        if self._lost is not None:
-            self.count += 1
-            self._note("connected again")
-
-    async def wait(self, error: MrcError, *, connected: bool, progress: bool) -> None:
-        """Waits before the next try; raises why there is none.
-
-        `error` ended a connection, or with `connected` false a try to connect. A connection without
-        `progress` does not begin the time anew.
-        """
-        now = self._clock.time()
-        if connected:
-            if not is_lost(error) or not self._seconds:
-                raise error
-            if self._lost is None or progress:
-                self._until = now + self._seconds
-                self._pause = FIRST_PAUSE_SECONDS
-            self._lost = error
-            left = max(self._until - now, 0.0)
-            trying = f"trying for {left:.0f} s to connect again (--retry 0 ends at once)"
-            self._note(f"the connection is lost: {error}; {trying}")
-        elif not error.may_pass:
-            raise error
-        elif self._lost is None and not self._until and self._first:
-            self._until, self._pause = now + self._first, FIRST_PAUSE_SECONDS
-            self._note(f"{error}; trying for {digits(self._first)} s")
-        if now + self._pause > self._until:
-            if self._lost is None:
-                raise error
-            if not connected:
-                self._note(f"cannot connect again: {error}")
-            raise self._lost
-        await asyncio.sleep(self._pause)
-        self._pause = min(2 * self._pause, MAX_PAUSE_SECONDS)
 
 
 async def first_connected(
@@ -466,7 +395,9 @@ async def first_connected(
     """The result of `work`, which connects first: while nothing listens there, it begins again for
     the time of `--wait`.
     """
-    with Retry(0.0, out.note, first=args.wait) as retry:
+    from mrc.connect.retry import Retry  # not to parse a command line
+
+    with Retry(0.0, lambda trying: out.note(str(trying)), first=args.wait) as retry:
         while True:
             try:
                 return await work()

@@ -1,2 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""File transfer over writes: the sender writes chunks into the receiver's window of memory."""
+"""File transfer over writes: the sender writes chunks into the receiver's window of memory.
+
+async with mrc.transfer.receive("inbox") as receiver:    # on one host
+    async for received in receiver: ...
+
+result = await mrc.transfer.send("photos", "host-b")     # on another
+"""
+
+from mrc.lazy import names
+
+__getattr__ = names(__name__)

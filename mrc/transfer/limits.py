@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import errno
 import hashlib
+import math
 import os
 import re
 import secrets
@@ -21,7 +22,7 @@ from typing import TYPE_CHECKING
 from msgspec import Struct
 
 from mrc.connect.parse import printable, shown
-from mrc.errors import MrcError
+from mrc.errors import ArgumentError, MrcError
 
 if TYPE_CHECKING:
     from mrc.transfer.messages import Announced
@@ -241,6 +242,14 @@ class SenderLimits(Struct, frozen=True):
 
 
 DEFAULTS = SenderLimits()
+
+
+def checked_number(name: str, value: float, low: float, high: float) -> None:
+    """Raises ArgumentError if an argument is not a number within these bounds."""
+    number = isinstance(value, int | float) and not isinstance(value, bool)
+    if not number or not low <= value <= high:
+        most = f"from {low} to {high}" if high < math.inf else f"from {low} on"
+        raise ArgumentError(f"{name}: {value!r} is not a number {most}")
 
 
 class Quota:

@@ -85,14 +85,16 @@ class ReceiveEvents(Struct, frozen=True):
 
     `on_data` is called before each chunk is stored, and before each file gets its final name.
     `on_resumed`: so many bytes of a file of this size were there already. `on_kept`: so many are
-    kept, because the transfer was interrupted. `on_failed`: a file or folder is not copied. `rate`
-    says how many bits per second the sender of the next file may send; 0: as many as it can.
+    kept, because the transfer was interrupted. `on_failed`: a file or folder is not copied.
+    `on_file`: this file is accepted; "": a pack. `rate` says how many bits per second the sender of
+    the next file may send; 0: as many as it can.
     """
 
     on_data: Callable[[], None] = lambda: None
     on_resumed: Callable[[str, int, int], None] = lambda name, there, size: None
     on_kept: Callable[[str, int], None] = lambda name, size: None
     on_failed: Callable[[FailedFile], None] = lambda failed: None
+    on_file: Callable[[str], None] = lambda name: None
     rate: Callable[[], float] = lambda: 0.0
 
 
@@ -292,6 +294,7 @@ class _OfferReceiver(Struct):
         if offer.chunk_bytes > len(window.memory):
             raise ProtocolError(f"{session.qp.peer.host} offered chunks larger than the window")
         file = sink if isinstance(sink, FileSink) and offer.resume else None
+        self.events.on_file("" if isinstance(offer, Pack) else sink.name)
         kept, digest = 0, ""
         if file is not None:
             kept, digest = await in_thread(file.kept, stop=self.tree.stop)

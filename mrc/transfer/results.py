@@ -199,7 +199,13 @@ class StoredBatch(Struct, frozen=True):
     hole_bytes: int = 0  # of holes, behind those
     links: int = 0  # symbolic links
     others: tuple[str, ...] = ()  # folders, with a slash, and links, where all names are kept
+    seconds: float = 0.0  # it took, without waits for a user
 
     @classmethod
     def of(cls, file: TransferredFile, resumed_bytes: int = 0, hole_bytes: int = 0) -> StoredBatch:
         return cls((file,), 1, 0, file.bytes, False, resumed_bytes, hole_bytes)
+
+
+def sent_bytes(moved: StoredBatch | Total) -> int:
+    """The bytes that travelled: holes, and those that the receiver had kept, did not."""
+    return moved.bytes - moved.resumed_bytes - moved.hole_bytes

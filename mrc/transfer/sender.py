@@ -119,7 +119,8 @@ class SendOptions(Struct):
 
     `on_resumed` is called for a file of which the receiver has so many bytes, `on_grew` for the
     path of one that was copied as it was at its begin, `on_failed` for each file or folder that is
-    not copied. `waiting` surrounds the time in which the receiver asks its user about this sender.
+    not copied, `on_file` with the name of a file that is offered, "" for a pack. `waiting`
+    surrounds the time in which the receiver asks its user about this sender.
     """
 
     keep_meta: bool = True
@@ -127,6 +128,7 @@ class SendOptions(Struct):
     on_resumed: Callable[[FileEntry, int], None] = lambda file, size: None
     on_grew: Callable[[str], None] = lambda path: None
     on_failed: Callable[[FailedFile], None] = lambda failed: None
+    on_file: Callable[[str], None] = lambda name: None
     update: bool = False  # leave out files that the receiver has with the same size and date
     rate: float = 0.0  # bits per second at most; 0: no limit
     waiting: Callable[[], AbstractContextManager[None]] = nullcontext
@@ -351,6 +353,7 @@ class OpenOffer:
             case [FileEntry() | Stdin() as only]:
                 self.only, self.name = only, only.name
                 self._path = only.path if isinstance(only, FileEntry) else "standard input"
+        how.on_file(self.name)
         self._packed = frozenset(() if self._path else (each.name for each in entries))
         self._accepted = self._takes_reading = False
         self._chunks = 0

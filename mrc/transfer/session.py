@@ -14,31 +14,22 @@ from __future__ import annotations
 import asyncio
 import secrets
 import time
-from collections.abc import (
-    AsyncIterator,
-    Awaitable,
-    Callable,
-    Coroutine,
-    Iterator,
-    Sequence,
-)
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager
-from functools import partial
-from typing import Any, Literal, NoReturn, Protocol, Self, TypeVar, get_args
+from inspect import isawaitable
+from typing import Any, Literal, NoReturn, Self, get_args
 
 from msgspec import Struct, field, to_builtins
 from msgspec.structs import replace
 
 from mrc.aio.context import Context
 from mrc.aio.qp import QP
-from mrc.connect.listener import Listener
 from mrc.connect.oob import Peer
 from mrc.connect.parse import shown
-from mrc.errors import ConnectError, MrcError, PathError, PeerGoneError, ProtocolError, reason_of
+from mrc.errors import ConnectError, MrcError, ProtocolError, reason_of
 from mrc.events import EvInfo, Immediate, PlaneInfo, QpInfo, known
 from mrc.mailbox import MailboxSession, Service, SessionError
 from mrc.tasks import Limit, cancelled, within
-from mrc.transfer.limits import SenderLimits
 from mrc.transfer.messages import (
     MAX_FILE_BYTES,
     VERSION,
@@ -357,199 +348,71 @@ async def until_idle(
     raise IdleError(session, seconds)
 
 
-# ---- The server: any number of senders at the same time ------------------------------------------
-#
-# Sessions are independent: the error of one ends no other. A transfer may have several sessions,
-# one after the other: a sender that has lost its connection connects again, names the same
-# transfer, and goes on. With `once` the server serves one sender: the first whose data arrives.
+# ---- Consent -------------------------------------------------------------------------------------
 
 
-T = TypeVar("T")
-MAX_LOST = 64  # transfers whose account is kept after a loss: their senders may come back
-_TAKEN = "this mrc recv --once already serves another sender"
-_USED = "the one peer of the one-time code sent nothing: mrc recv --code prints a new one"
+class Offered(Struct, frozen=True):
+    """Who wants to send, and what: all that a receiver decides by."""
+
+    peer: str
+    """Address of the sender."""
+    name: str
+    """What it calls itself."""
+    identity: str
+    """What it has proved, such as the fingerprint of its key; empty: nothing."""
+    announced: Announced
+    """Numbers and names of its files."""
 
 
-class TransferAccount(Protocol):
-    """What has become of a transfer, over all its connections."""
-
-    @property
-    def failed_count(self) -> int:
-        """Files that were not copied."""
-
-    async def receive(self, session: TransferSession, on_data: Callable[[], None]) -> int:
-        """Receives the files of a session; returns the exit code. Calls `on_data` when data of a
-        file arrives.
-        """
-
-
-class TransferServer:
-    """Serves connected QPs as sessions. Who runs it overrides the methods that have the accounts
-    and that hear what happens.
-    """
-
-    def __init__(self, ctx: Context, limits: SenderLimits, *, once: bool) -> None:
-        self.ctx = ctx
-        self.limits = limits
-        self.joins = Joins()
-        self._once = once
-        self._tasks: set[asyncio.Task[None]] = set()
-        self.senders: set[asyncio.Task[None]] = set()
-        """the sessions that run"""
-        self._chosen: asyncio.Task[None] | None = None  # with `once`: of the first data
-        self._accounts: dict[str, TransferAccount] = {}  # of transfers that run, or may go on
-        self._last: int | None = None  # exit code of the sender that ended last
-        self._code: asyncio.Future[int] = asyncio.get_running_loop().create_future()
-
-    def account(self, host: str) -> TransferAccount:
-        """A new account for a transfer from this host."""
-        raise NotImplementedError
-
-    def failed(self, host: str, error: Exception) -> int:
-        """A session has failed; returns the exit code."""
-        raise NotImplementedError
-
-    def may_return(self, host: str) -> None:
-        """With `once`: this sender has lost its connection, and the server waits for it."""
-
-    async def serve(self, listener: Listener) -> int:
-        """Serves until it is cancelled; with `once` until the chosen sender has been served, with a
-        one-time code until the one peer has been. Returns the exit code.
-        """
-        accepting = asyncio.create_task(self._accept(listener))
-        guessing = asyncio.create_task(SERVICE.until_guessed(self.ctx))
-        try:
-            ends = (accepting, guessing, self._code)
-            await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
-            if guessing.done() and guessing.exception() is not None:
-                raise guessing.exception() or AssertionError
-        finally:
-            await cancelled(accepting, guessing, *self._tasks)
-        return self._code.result() if self._code.done() else 0
-
-    async def _accept(self, listener: Listener) -> None:
-        async for qp in listener:
-            task = asyncio.create_task(self._serve(qp))
-            self._tasks.add(task)
-            task.add_done_callback(self._tasks.discard)
-
-    async def _serve(self, qp: QP) -> None:
-        """Serves the service that the peer requested. Raises nothing: sessions are independent."""
-        task = asyncio.current_task()
-        assert task is not None
-        service = qp.peer.private.get("service")
-        code, transfer, returns = 0, "", False
-        try:
-            if service == SERVICE.name:
-                self.senders.add(task)
-                transfer = await self._take_over(qp, task)
-                account = self._account(transfer, qp.peer.host)
-                async with accept_session(self.ctx, qp, self.joins) as session:
-                    code = await account.receive(session, partial(self._on_data, task))
-                self._accounts.pop(transfer, None)
-            elif service == JOIN:
-                await self.joins.take(qp)
-            else:
-                await SERVICE.let_look(qp)
-        except Exception as error:
-            code = self.failed(qp.peer.host, error)
-            returns = isinstance(error, PathError) and transfer != ""
-            if not isinstance(error, (PathError, PeerGoneError)):
-                self._accounts.pop(transfer, None)
-        finally:
-            self.senders.discard(task)
-        if self._chosen is task and returns:
-            self.may_return(qp.peer.host)
-            await asyncio.sleep(self.limits.idle_seconds)
-        self._last = code if service == SERVICE.name else self._last
-        over = self._chosen is task or (self._tasks == {task} and self.ctx._is_closed)
-        if over and not self._code.done():
-            if self._last is None:
-                self._code.set_exception(TransferError(_USED))
-            else:
-                self._code.set_result(self._last)
-
-    async def _take_over(self, qp: QP, task: asyncio.Task[None]) -> str:
-        """The name of the sender's transfer. Ends an earlier session of this transfer, which may
-        not know yet that its paths are lost.
-        """
-        transfer = qp.peer.private.get(TRANSFER)
-        if not isinstance(transfer, str) or not 0 < len(transfer) <= 2 * TOKEN_BYTES:
-            return ""
-        transfers = self.joins.transfers
-        before = transfers.get(transfer)
-        transfers[transfer] = task
-        task.add_done_callback(partial(self.joins.forget, transfer))
-        if before is not None:
-            if before is self._chosen:
-                self._chosen = task
-            await cancelled(before)
-        return transfer
-
-    def _account(self, transfer: str, host: str) -> TransferAccount:
-        """The account of this transfer. Those of others are kept for a while after a loss."""
-        if transfer in self._accounts:
-            return self._accounts[transfer]
-        lost = {
-            name: account.failed_count
-            for name, account in self._accounts.items()
-            if name not in self.joins.transfers
-        }
-        while len(lost) >= MAX_LOST or sum(lost.values()) > self.limits.files:
-            one = next(iter(lost)) if len(lost) >= MAX_LOST else max(lost, key=lost.__getitem__)
-            del self._accounts[one], lost[one]
-        account = self.account(host)
-        if transfer:
-            self._accounts[transfer] = account
-        return account
-
-    def _on_data(self, sender: asyncio.Task[None]) -> None:
-        """Called when data of a sender's file arrives. With `once` the first caller is chosen."""
-        if not self._once or self._chosen is sender:
-            return
-        if self._chosen is not None:
-            raise TransferError(_TAKEN)
-        self._chosen, self.joins.refusal = sender, _TAKEN
-        for other in self.senders - {sender}:
-            other.cancel()
+Accept = Callable[[Offered], Awaitable[bool] | bool | None]
 
 
 async def agreement(
-    session: TransferSession,
-    ask: Callable[[TransferSession, Announced], Coroutine[Any, Any, T | None]],
-    idle_seconds: float,
-) -> T:
-    """What the receiver's user answers about all that a sender announces. The sender hears that he
-    is asked; if he does not agree, `ask` returns None, and this raises TransferError.
+    session: TransferSession, accept: Accept, idle_seconds: float
+) -> tuple[Announced | None, float]:
+    """What the sender may store, and for how many seconds `accept` was awaited. The sender hears
+    that it is. None: no more is known than the limits.
+
+    Raises TransferError if nothing was accepted. The sender hears the text of an MrcError.
     """
+    qp, seconds = session.qp, 0.0
     try:
-        announced = take(session.qp.peer.private, Announced)
+        announced = take(qp.peer.private, Announced)
     except ValueError as error:
         raise ProtocolError(f"the sender announces no proper transfer: {error}") from None
-    if session.qp.peer.private.get(TAKES_ASKING) is True:
-        async with patience(session, idle_seconds):
-            await session.say(ConsentQuestion())
-    answer = asyncio.create_task(ask(session, announced))
-    gone = asyncio.create_task(session.qp.until_closed())
     try:
-        await asyncio.wait((answer, gone), return_when=asyncio.FIRST_COMPLETED)
-        if not answer.done():
-            raise TransferError("the sender did not wait for an answer")
-        agreed = answer.result()
+        answer = accept(Offered(qp.peer.address, qp.peer.name, qp.peer.identity, announced))
+        if isawaitable(answer):
+            begin = time.monotonic()
+            answer = await _answered(session, answer, idle_seconds)
+            seconds = time.monotonic() - begin
     except asyncio.CancelledError:  # the sender need not try again
         await session.say_last(Refuse("stopped", "the receiver was stopped"))
         raise
+    except MrcError as error:
+        await session.say_last(Refuse("stopped", error.told))
+        raise
+    if answer is False:
+        await session.say_last(Refuse("stopped", "the user did not accept the files"))
+        raise TransferError("the files were not accepted")
+    return (announced if answer else None), seconds
+
+
+async def _answered(session: TransferSession, answer: Awaitable[bool], idle_seconds: float) -> bool:
+    asking = asyncio.ensure_future(answer)
+    gone = asyncio.create_task(session.qp.until_closed())
+    try:
+        if session.qp.peer.private.get(TAKES_ASKING) is True:
+            async with patience(session, idle_seconds):
+                await session.say(ConsentQuestion())
+        await asyncio.wait((asking, gone), return_when=asyncio.FIRST_COMPLETED)
+        if not asking.done():
+            raise TransferError("the sender did not wait for an answer")
+        return asking.result()
     finally:
-        await cancelled(answer, gone)
-    if agreed is None:
-        await refuse(session, "the user did not accept the files", "the files were not accepted")
-    return agreed
-
-
-async def refuse(session: TransferSession, why: str, error: str) -> NoReturn:
-    """Ends a session before its first offer: the sender hears why. Raises TransferError."""
-    await session.say_last(Refuse("stopped", why))
-    raise TransferError(error)
+        asking.cancel()
+        await asyncio.gather(asking, return_exceptions=True)
+        await cancelled(gone)
 
 
 # ---- Sums over the QPs of a session --------------------------------------------------------------

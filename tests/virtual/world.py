@@ -46,7 +46,9 @@ import mrc.perf.report
 import mrc.transfer.cli.recv
 import mrc.transfer.cli.send
 import mrc.transfer.cli.transfers
+import mrc.transfer.client
 import mrc.transfer.files
+import mrc.transfer.server
 import mrc.transfer.threads
 from mrc import products
 from mrc.cli.main import build_parser

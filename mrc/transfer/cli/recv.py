@@ -29,7 +29,6 @@ examples:
   mrc recv --output inbox --json       print one line of JSON for each sender
 """
 DEFAULTS = SenderLimits()
-WINDOWS = 8  # all senders together have memory for 8 full windows; more senders get smaller ones
 DEFAULT_BIN = "10ms"
 WHERE = """
 --output DIR  folder for the files, made if it is missing; required without a terminal and in your
@@ -55,7 +54,7 @@ LIMITS = f"""
 --idle SECONDS     disconnect a sender that makes no progress for this time; its standard input may
                    pause [%(default)g]
 --memory BYTES     buffer for one sender's data until it is on disk: long-distance, fast paths need
-                   all of it, others a few chunks of 4M; all senders together get {WINDOWS} times
+                   all of it, others a few chunks of 4M; all senders together get 8 times
                    this [{DEFAULTS.window_bytes >> 20}M]
 """
 
@@ -114,9 +113,7 @@ def run(args: argparse.Namespace) -> int:
     elif not args.stdout:
         args.output = _current_folder(args.prog)
     commands = Commands("mrc recv", f"mrc send FILE {endpoint.this_host(args.port)}")
-    return run_async(
-        recv(args, out, WINDOWS * args.memory, endpoint.listening(args, out, commands, asks=True))
-    )
+    return run_async(recv(args, out, endpoint.listening(args, out, commands, asks=True)))
 
 
 def _current_folder(prog: str) -> str:

@@ -9,6 +9,7 @@ from mrc import versions
 from mrc.cli import endpoint
 from mrc.cli.arguments import add
 from mrc.cli.output import Output, UsageError
+from mrc.errors import ArgumentError
 
 HELP = "send files and folders to a host that runs mrc recv"
 EXAMPLES = """\
@@ -60,36 +61,23 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     from mrc.cli.runner import run_async
-    from mrc.transfer.cli.transfers import send
-    from mrc.transfer.plan import STDIN, excluding, plan_of
-    from mrc.units import counted
+    from mrc.transfer.cli.transfers import config_of, send
+    from mrc.transfer.client import SendArguments
 
-    if args.name and len(args.files) != 1:
-        raise UsageError(args.prog, f"--name: requires exactly one FILE; see {args.prog} --help")
-    if args.update and args.no_meta:
-        raise UsageError(args.prog, f"--update: not with --no-meta; see {args.prog} --help")
-    if args.files.count(STDIN) > 1:
-        raise UsageError(args.prog, f"-: names standard input twice; see {args.prog} --help")
-    out = Output.of(args)
+    args.host, args.port = args.host
+    args.paths = tuple(args.files)
+    args.name = args.name or ""
     try:
-        exclude = excluding(args.exclude) if args.exclude else lambda path: False
-    except ValueError as error:
-        raise UsageError(args.prog, f"--exclude: {error}; see {args.prog} --help") from None
-    if args.links and args.follow:
-        raise UsageError(args.prog, f"--links: not with --follow; see {args.prog} --help")
-    plan = plan_of(
-        args.files, name=args.name or "", follow=args.follow, links=args.links, exclude=exclude
-    )
-    if plan.excluded:
-        out.note(f"--exclude left out {plan.excluded} of the files and folders")
-    if plan.skipped:
-        first = (
-            f"{plan.skipped[0]}; --follow sends what symbolic links lead to, --links some as links"
+        arguments = SendArguments(
+            **{name: getattr(args, name) for name in SendArguments.__struct_fields__}
         )
-        count = len(plan.skipped)
-        out.note(f"skipped {counted(count, 'file')}{'; the first' * (count > 1)}: {first}")
-    trusted = endpoint.connecting(args, *args.host, peer_runs="mrc recv", what=" FILE")
-    return run_async(send(args, out, plan, trusted))
+    except ArgumentError as error:
+        text = str(error).removeprefix("paths: ").replace("no_meta", "--no-meta")
+        option = "" if text.startswith("-") else "--"
+        text = text.replace("with follow", "with --follow")
+        raise UsageError(args.prog, f"{option}{text}; see {args.prog} --help") from None
+    trusted = endpoint.connecting(args, args.host, args.port, peer_runs="mrc recv", what=" FILE")
+    return run_async(send(Output.of(args), arguments, config_of(args, trusted)))
 
 
 def _name(text: str) -> str:

@@ -13,6 +13,7 @@ import subprocess
 import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -29,12 +30,11 @@ from mrc.cli import endpoint
 from mrc.cli.output import Output
 from mrc.connect.identity import load
 from mrc.connect.oob import Peer
-from mrc.connect.security import Security
 from mrc.errors import ProtocolError
-from mrc.transfer.cli.report import ProgressMeter
+from mrc.transfer.cli.report import Report
 from mrc.transfer.cli.transfers import Consents, _question
 from mrc.transfer.messages import Announced, ConsentQuestion, TransferMessage
-from mrc.transfer.session import TAKES_ASKING, TransferError
+from mrc.transfer.session import TAKES_ASKING, Offered, TransferError, agreement
 
 
 def mrc(*words: object, code: int = 0, **environment: str) -> subprocess.CompletedProcess[str]:
@@ -514,6 +514,11 @@ def sender(identity: str, *, name: str = "h0", **private: object) -> Any:
 Consent = Callable[..., Consents]
 
 
+async def get(asks: Consents, session: Any) -> Announced | None:
+    """What a user agrees to; None: the sender is trusted."""
+    return (await agreement(session, asks, 10.0))[0]
+
+
 @pytest.fixture
 def questions() -> list[str]:
     """What the user was asked."""
@@ -534,8 +539,7 @@ def consent(questions: list[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Pat
             return left.pop(0)
 
         monkeypatch.setattr(endpoint, "ask", ask)
-        meter = ProgressMeter(Output("mrc recv", as_json=False, quiet=True), "receiver")
-        return Consents(Security(allow_any=True), meter, idle_seconds=10.0)
+        return Consents(Report(Output("mrc recv", as_json=False, quiet=True), "receiver"))
 
     return made
 
@@ -546,23 +550,23 @@ async def test_get__announces_the_question_to_senders_that_know_the_message(
     asks = consent("y", "y")
     takes: dict[str, Any] = {TAKES_ASKING: True}
     new, old = sender(A, **takes), sender(B)
-    await asks.get(new)
-    await asks.get(old)
+    await get(asks, new)
+    await get(asks, old)
     assert (new.said, old.said) == ([ConsentQuestion()], [])
 
 
 async def test_get__two_transfers_of_one_key_at_once_are_one_question(
     questions: list[str], consent: Consent
 ) -> None:
-    await asyncio.gather(*map(consent("y").get, [sender(A), sender(A)]))
+    await asyncio.gather(*map(partial(get, consent("y")), [sender(A), sender(A)]))
     assert len(questions) == 1
 
 
 async def test_get__a_no_is_for_one_transfer(questions: list[str], consent: Consent) -> None:
     asks = consent("n", "yes")
     with pytest.raises(TransferError, match="were not accepted"):
-        await asks.get(sender(A))
-    await asks.get(sender(A))
+        await get(asks, sender(A))
+    await get(asks, sender(A))
     assert len(questions) == 2
 
 
@@ -572,9 +576,9 @@ async def test_get__without_a_key_nothing_is_remembered(
 ) -> None:
     """Neither a name nor an address carries consent."""
     asks = consent("y", "always")
-    await asks.get(sender(identity))
+    await get(asks, sender(identity))
     with pytest.raises(TransferError):
-        await asks.get(sender(identity))
+        await get(asks, sender(identity))
     assert len(questions) == 2 and "always" not in "".join(questions)
     assert questions[0].startswith(f"{identity or 'no key'} at ")
     assert not (tmp_path / "mrc" / "allowed").exists()
@@ -586,14 +590,14 @@ async def test_get__always_where_the_file_cannot_be_written(
     (tmp_path / "mrc").write_text("no folder")
     asks = consent("always")
     for _ in range(2):
-        await asks.get(sender(A))
+        await get(asks, sender(A))
     assert len(questions) == 1
 
 
 async def test_get__what_the_question_shows_is_agreed_to(consent: Consent) -> None:
     announced, asks = Announced(bytes=5, files=1, names=("a",)), consent("y")
     for agreed in (announced, None):  # the second time its key is trusted
-        assert (await asks.get(sender(A, **to_builtins(announced)))).agreed == agreed
+        assert await get(asks, sender(A, **to_builtins(announced))) == agreed
 
 
 async def test_get__one_open_question_about_an_address(
@@ -602,16 +606,16 @@ async def test_get__one_open_question_about_an_address(
     """Many keys are nobody's many questions."""
     asks = consent("n", "y")
     senders = [sender(A), sender(B), sender("")]
-    ended = await asyncio.gather(*map(asks.get, senders), return_exceptions=True)
+    ended = await asyncio.gather(*map(partial(get, asks), senders), return_exceptions=True)
     assert len(questions) == 1
     assert ["a question is open" in str(error) for error in ended] == [False, True, True]
     assert "its user is asked about another transfer" in str(senders[1].said[-1])
-    await asks.get(senders[1])
+    await get(asks, senders[1])
     assert len(questions) == 2
 
 
 def question(announced: Announced, name: str = "h0") -> str:
-    return _question(sender(A, name=name), announced)
+    return _question(Offered("10.0.0.1", name, A, announced))
 
 
 def test_question__who_it_is_comes_first() -> None:
@@ -637,7 +641,7 @@ async def test_get__a_transfer_that_cannot_be_shown(consent: Consent) -> None:
     asks = consent()
     for wrong in ({"files": -1}, {"names": "abc"}, {"names": ["a"] * 17}, {"bytes": "much"}):
         with pytest.raises(ProtocolError, match="announces no proper transfer"):
-            await asks.get(sender(A, **wrong))
+            await get(asks, sender(A, **wrong))
 
 
 async def test_get__the_wait_for_another_question_counts(
@@ -651,5 +655,6 @@ async def test_get__the_wait_for_another_question_counts(
         return await ask(question)
 
     monkeypatch.setattr(endpoint, "ask", slow)
-    for given in await asyncio.gather(*map(asks.get, [sender(A), sender(A)])):
-        assert given.seconds >= seconds
+    both = (agreement(sender(A), asks, 10.0) for _ in range(2))
+    for _, waited in await asyncio.gather(*both):
+        assert waited >= seconds

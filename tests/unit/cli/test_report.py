@@ -5,9 +5,11 @@ from __future__ import annotations
 
 import asyncio
 import io
+import math
 import re
 import time
 from collections.abc import AsyncIterator
+from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -36,29 +38,38 @@ from mrc.events import (
     QpEvent,
 )
 from mrc.results import plain
-from mrc.transfer.cli.report import (
+from mrc.transfer import account
+from mrc.transfer.account import (
     MAX_NAMED,
-    Incidents,
-    Moved,
+    Account,
+    OutageLog,
     PlaneCount,
-    ProgressMeter,
-    TransferReport,
+    carried_bytes,
+    payload_bytes,
+)
+from mrc.transfer.cli.report import (
+    Report,
     backup_lines,
     batch_lines,
-    carried_bytes,
     describe,
-    payload_bytes,
+    failed_sentence,
     progress_line,
     sentence,
     waits_sentence,
 )
 from mrc.transfer.limits import FileError
+from mrc.transfer.progress import Progress, Resumed
 from mrc.transfer.results import FailedFile, Outage, Role, StoredBatch, Waits
 
 
-def meter(role: Role = "receiver", *, quiet: bool = False, as_json: bool = False) -> ProgressMeter:
+def printing(role: Role = "receiver", *, quiet: bool = False, as_json: bool = False) -> Report:
     command = "mrc send" if role == "sender" else "mrc recv"
-    return ProgressMeter(Output(command, as_json=as_json, quiet=quiet), role)
+    return Report(Output(command, as_json=as_json, quiet=quiet), role)
+
+
+def of_transfer(role: Role = "receiver", host: str = "h0", limit: float = math.inf) -> Account:
+    """A transfer that a command prints."""
+    return Account(role, host, printing(role).take, limit=limit)
 
 
 def test_batch_lines__counts_what_a_pack_has() -> None:
@@ -92,18 +103,16 @@ def test_waits_sentence__without_what_took_no_time() -> None:
 
 def test_left_out__one_line_for_one_cause(capsys: pytest.CaptureFixture[str]) -> None:
     """A folder whose name is refused may have thousands of files."""
-    report = TransferReport(meter("sender", as_json=True), "h1")
+    leaving = of_transfer("sender", "h1")
     hidden = [FailedFile(f"a/.git/{n}", "'a/.git': begins with '.'", "receiver") for n in range(9)]
     other = FailedFile("b", "b: exists", "receiver")
     for failed in (*hidden, other, hidden[0]):
-        report.left_out(failed)
-    assert report.end() == Exit.NOT_ALL_COPIED
+        leaving.left_out(failed)
     assert capsys.readouterr().err.splitlines() == [
         "mrc send: not copied: h1: 'a/.git': begins with '.'",
         "mrc send: not copied: h1: b: exists",
-        "mrc send: 10 files and folders were not copied",
     ]
-    assert report.failed == [*hidden, other], "--json lists all"
+    assert leaving._failed == [*hidden, other], "--json lists all"
 
 
 @pytest.mark.parametrize(
@@ -129,38 +138,40 @@ def test_send__says_how_many_it_excludes(
 
 
 def test_left_out__counts_all_and_names_some(capsys: pytest.CaptureFixture[str]) -> None:
-    report = TransferReport(meter(as_json=True), "h0")
+    leaving = of_transfer()
     for n in range(3 * MAX_NAMED):
-        report.left_out(FailedFile(f"f{n}", f"f{n}: exists", "receiver"))
-        report.left_out(FailedFile(f"f{n}", f"f{n}: exists", "receiver"))
-    assert report.end() == Exit.NOT_ALL_COPIED
+        leaving.left_out(FailedFile(f"f{n}", f"f{n}: exists", "receiver"))
+        leaving.left_out(FailedFile(f"f{n}", f"f{n}: exists", "receiver"))
     lines = capsys.readouterr().err.splitlines()
-    assert len(lines) == MAX_NAMED + 1 and len(report.failed) == MAX_NAMED
-    assert lines[-1] == "mrc recv: 3000 files and folders were not copied; the first 1000 are named"
-    assert report.failed_count == 3 * MAX_NAMED
+    assert len(lines) == len(leaving._failed) == MAX_NAMED
+    assert failed_sentence(MAX_NAMED) == "1000 files and folders were not copied"
+    assert failed_sentence(3000) == (
+        "3000 files and folders were not copied; the first 1000 are named"
+    )
+    assert leaving.failed_count == 3 * MAX_NAMED
 
 
 @pytest.mark.more
 def test_left_out__a_name_counts_once_however_many_there_are() -> None:
     """A pack that is sent again after a loss names its files again."""
-    report = TransferReport(meter(quiet=True), "h0")
+    leaving = of_transfer()
     names = [f"f{n}" for n in range(3 << 16)]
     for name in (*names, *names, "another"):
-        report.left_out(FailedFile(name, "exists", "receiver"))
-    assert report.failed_count == len(names) + 1
+        leaving.left_out(FailedFile(name, "exists", "receiver"))
+    assert leaving.failed_count == len(names) + 1
 
 
 def test_left_out__its_limit_holds_over_all_connections() -> None:
-    report = TransferReport(meter(quiet=True), "h0", limit=2)
+    leaving = of_transfer(limit=2)
     for name in ("a", "b", "a"):
-        report.left_out(FailedFile(name, "exists", "receiver"))
+        leaving.left_out(FailedFile(name, "exists", "receiver"))
     with pytest.raises(FileError, match="limit of 2 files and folders"):
-        report.left_out(FailedFile("c", "exists", "receiver"))
+        leaving.left_out(FailedFile("c", "exists", "receiver"))
 
 
 def test_left_out__a_long_path_keeps_its_cause(capsys: pytest.CaptureFixture[str]) -> None:
-    report = TransferReport(meter(), "h0")
-    report.left_out(FailedFile("x", f"{'x' * 4000}: cannot be made: no space left", "receiver"))
+    leaving = of_transfer()
+    leaving.left_out(FailedFile("x", f"{'x' * 4000}: cannot be made: no space left", "receiver"))
     line = capsys.readouterr().err
     assert line.endswith(": cannot be made: no space left\n") and len(line) < 600
 
@@ -194,20 +205,7 @@ def test_sentence__of_outages(outages: tuple[Outage, ...], text: str) -> None:
     assert sentence(outages) == text
 
 
-class Scripted:
-    def __init__(self, *events: QpEvent) -> None:
-        self._events = events
-        self.read = asyncio.Event()
-
-    async def events(self) -> AsyncIterator[QpEvent]:
-        for event in self._events:
-            yield event
-        self.read.set()
-
-
-async def test_follow__planes_that_were_lost(monkeypatch: pytest.MonkeyPatch) -> None:
-    said: list[str] = []
-    incidents = Incidents(said.append)
+def test_outages__planes_that_were_lost(monkeypatch: pytest.MonkeyPatch) -> None:
     start_ns = time.monotonic_ns()
     monkeypatch.setattr(time, "monotonic_ns", lambda: start_ns)
 
@@ -222,37 +220,31 @@ async def test_follow__planes_that_were_lost(monkeypatch: pytest.MonkeyPatch) ->
         plane(1, 4.0, suspended=True),
         plane(2, 5.0, suspended=False),
     )
-    scripted: Any = Scripted(*events)
-    async with incidents.follow(scripted):
-        await scripted.read.wait()
-    assert incidents.sentence("plane 1 carried 9% of the others") == (
+    log = OutageLog()
+    log.connected()
+    for event in events:
+        log.take(event)
+    assert sentence(log.outages) == (
         "plane 2 was lost at 3.1 s and was back at 5.0 s;"
         " plane 1 was lost at 4.0 s and did not come back"
     )
-    assert [each.plane for each in incidents.outages] == [2, 1]
-    assert said[1].startswith("plane 2 is suspended: other planes delivered")
+    assert [each.plane for each in log.outages] == [2, 1]
+    assert describe(events[1]).startswith("plane 2 is suspended: other planes delivered")
 
 
-async def test_follow__another_connection_after_a_loss() -> None:
+def test_outages__another_connection_after_a_loss() -> None:
     """Times go on from the first one, and a plane that carries data on the next one is back."""
-    incidents = Incidents(lambda _: None)
-    now_ns = time.monotonic_ns()
-    lost: Any = Scripted(*(PlaneEvent(plane, True, SILENT, now_ns) for plane in (1, 2)))
-    async with incidents.follow(lost):
-        await lost.read.wait()
-    before = incidents.outages
+    log = OutageLog()
+    log.connected()
+    for plane in (1, 2):
+        log.take(PlaneEvent(plane, True, SILENT, time.monotonic_ns()))
+    before = log.outages
     assert [each.back_at_seconds for each in before] == [None, None]
-    again: Any = Scripted()
-    async with incidents.follow(again, {1, 3}):
-        await again.read.wait()
-    back, lasting = incidents.outages
+    log.connected({1, 3})
+    back, lasting = log.outages
     assert (back.plane, back.lost_at_seconds) == (1, before[0].lost_at_seconds)
     assert back.back_at_seconds is not None and back.back_at_seconds > back.lost_at_seconds
     assert lasting == before[1]
-
-
-def test_sentence__slow_planes_when_none_was_lost() -> None:
-    assert Incidents(print).sentence("plane 1 carried 9%") == "plane 1 carried 9%"
 
 
 @pytest.mark.parametrize(
@@ -290,19 +282,33 @@ class Info:
     retransmitted_packets: int = 0
 
 
-class CountingQp:
+class CountingSession:
     """Each query reports 100 more bytes sent and 1000 more received."""
 
     def __init__(self, answers: int) -> None:
         self.asked = 0
         self.enough = asyncio.Event()
+        self.qp = self
+        self.ctx = Mock(config=Mock(metrics=None))
         self._answers = answers
+
+    async def events(self) -> AsyncIterator[QpEvent]:
+        events: tuple[QpEvent, ...] = ()
+        for event in events:
+            yield event
 
     async def query(self) -> Info:
         self.asked += 1
         if self.asked >= self._answers:
             self.enough.set()
         return Info(100 * self.asked, 1000 * self.asked)
+
+
+def connection(
+    report: Report, session: Any, size: int | None, host: str = "h1", *, there: int = 0
+) -> AbstractAsyncContextManager[None]:
+    """What a command prints of a transfer while the body runs."""
+    return Account(report._role, host, report.take).connection(session, size, lambda: there)
 
 
 def test_payload_bytes__of_each_end() -> None:
@@ -320,38 +326,53 @@ def terminal(monkeypatch: pytest.MonkeyPatch) -> io.StringIO:
 
     made = Terminal()
     monkeypatch.setattr("sys.stderr", made)
-    monkeypatch.setattr("mrc.transfer.cli.report.BAR_SECONDS", 0.0)
+    monkeypatch.setattr(account, "PROGRESS_SECONDS", 0.0)
     return made
 
 
-async def test_watch__qp_that_is_gone(monkeypatch: pytest.MonkeyPatch) -> None:
-    class GoneQp(CountingQp):
+async def test_connection__qp_that_is_gone(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Gone(CountingSession):
         async def query(self) -> Info:
             self.enough.set()
             raise StateError("gone")
 
     terminal(monkeypatch)
-    qp = GoneQp(1)
-    async with meter("sender").watch(qp, "title", None):  # type: ignore[arg-type]
-        await qp.enough.wait()
+    session = Gone(1)
+    async with connection(printing("sender"), session, None):
+        await session.enough.wait()
 
 
-async def test_watch__nobody_asks_without_a_terminal() -> None:
-    qp = CountingQp(1)
-    async with meter("sender", quiet=True).watch(qp, "title", None):  # type: ignore[arg-type]
+async def test_connection__nobody_asks_when_nobody_hears() -> None:
+    session: Any = CountingSession(1)
+    async with Account("sender", "h1", None).connection(session, None):
         await asyncio.sleep(0)
-    assert qp.asked == 0
+    assert session.asked == 0
+
+
+@pytest.mark.parametrize("when", ["at once", "later"])
+async def test_connection__an_error_of_the_user_ends_it(when: str) -> None:
+    session: Any = CountingSession(1)
+
+    def fail(progress: Progress) -> None:
+        if (progress.event is None) is (when == "later"):
+            raise KeyError("of the user")
+
+    with pytest.raises(KeyError, match="of the user"):
+        async with Account("sender", "h1", fail).connection(session, None):
+            await asyncio.Event().wait()
+    task = asyncio.current_task()
+    assert task is not None and not task.cancelling() and len(asyncio.all_tasks()) == 1
 
 
 @pytest.mark.parametrize("peer", ["[/]", "[bold]x", "\x1b[2J", "x" * 300, "\u202e"])
-async def test_watch__a_peer_cannot_touch_the_terminal(
+async def test_take__a_peer_cannot_touch_the_terminal(
     monkeypatch: pytest.MonkeyPatch, peer: str
 ) -> None:
     screen = terminal(monkeypatch)
-    qp, watching = CountingQp(answers=3), meter()
-    async with watching.watch(qp, f"from {peer}", 1 << 63):  # type: ignore[arg-type]
-        await qp.enough.wait()
-        watching.note("a line")
+    session, report = CountingSession(answers=3), printing()
+    async with connection(report, session, 1 << 63, peer):
+        await session.enough.wait()
+        report.note("a line")
     shown = screen.getvalue()
     assert printable(peer)[:6] in shown
     assert "2/2 planes" in shown
@@ -359,17 +380,17 @@ async def test_watch__a_peer_cannot_touch_the_terminal(
     assert "a line" in shown
 
 
-async def test_watch__what_need_not_move_is_done(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_take__what_need_not_move_is_done(monkeypatch: pytest.MonkeyPatch) -> None:
     screen = terminal(monkeypatch)
-    qp = CountingQp(2)
-    async with meter("sender").watch(qp, "to h1", 1000, lambda: 800):  # type: ignore[arg-type]
-        await qp.enough.wait()
+    session = CountingSession(2)
+    async with connection(printing("sender"), session, 1000, there=800):
+        await session.enough.wait()
         await asyncio.sleep(0)
     assert "100%  " in screen.getvalue() and "1000 B of 1000 B" in screen.getvalue()
 
 
 async def test_note_once__the_first_of_its_kind(capsys: pytest.CaptureFixture[str]) -> None:
-    noting = meter()
+    noting = printing()
     for text in ("", "one", "two"):
         noting.note_once(text)
     assert capsys.readouterr().err == "mrc recv: one\n"
@@ -378,19 +399,19 @@ async def test_note_once__the_first_of_its_kind(capsys: pytest.CaptureFixture[st
 @pytest.mark.parametrize("verbose", [True, False])
 def test_detail__only_with_v(capsys: pytest.CaptureFixture[str], verbose: bool) -> None:
     out = Output("mrc test", as_json=False, quiet=False, verbose=verbose)
-    ProgressMeter(out, "sender").detail("QP 0x1")
+    Report(out, "sender").detail("QP 0x1")
     assert ("QP 0x1" in capsys.readouterr().err) is verbose
 
 
 @pytest.mark.parametrize("columns", [60, 80])
-async def test_watch__one_line_that_fits_the_terminal(
+async def test_take__one_line_that_fits_the_terminal(
     monkeypatch: pytest.MonkeyPatch, columns: int
 ) -> None:
     screen = terminal(monkeypatch)
     monkeypatch.setenv("COLUMNS", str(columns))
-    qp, title = CountingQp(answers=4), "to a-host-with-a-long-name.example"
-    async with meter("sender").watch(qp, title, 1 << 40):  # type: ignore[arg-type]
-        await qp.enough.wait()
+    session = CountingSession(answers=4)
+    async with connection(printing("sender"), session, 1 << 40, "a-host-with-a-long-name.example"):
+        await session.enough.wait()
     text = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", screen.getvalue())
     lines = [line.rstrip() for line in re.split(r"[\r\n]+", text) if line.strip()]
     assert lines and all(line.startswith("  0%  ") for line in lines), "none continues another"
@@ -401,19 +422,22 @@ async def test_watch__one_line_that_fits_the_terminal(
     ("there", "said"),
     [(4096, "a: goes on behind 4 KiB of an earlier"), (8192, "a: was there with the same 8 KiB")],
 )
-async def test_resumed__part_of_a_file_or_all(
-    capsys: pytest.CaptureFixture[str], there: int, said: str
-) -> None:
+def test_resumed__part_of_a_file_or_all(there: int, said: str) -> None:
     """A file that has only another mode or date has all its bytes there."""
-    moving: Any = CountingQp(1)
-    meter("sender").resumed(moving, "a", there, 8192)
-    assert said in capsys.readouterr().err
+    assert said in str(Resumed("a", there, 8192))
 
 
 # ---- The line of a running transfer --------------------------------------------------------------
 
 
-MOVED = Moved("to h1", 1_950_000_000, 4 << 30, 480e6, "4/4")
+def moved(done: int, size: int | None, rate: float, planes: int = 4) -> Progress:
+    return Progress(
+        transfer=1, host="h1", done_bytes=done, bytes=size, rate_bits_per_second=rate,
+        planes=planes, working_planes=planes,
+    )  # fmt: skip
+
+
+MOVED = moved(1_950_000_000, 4 << 30, 480e6)
 
 
 @pytest.mark.parametrize(
@@ -427,41 +451,41 @@ MOVED = Moved("to h1", 1_950_000_000, 4 << 30, 480e6, "4/4")
     ],
 )  # fmt: skip
 def test_progress_line__at_a_width(title: str, width: int, begins: str, ends: str) -> None:
-    line = progress_line(replace(MOVED, title=title), width)
+    line = progress_line(MOVED, title, width)
     assert line.startswith(begins) and line.endswith(ends) and len(line) <= width
 
 
 def test_progress_line__while_nothing_can_move() -> None:
-    waiting = replace(MOVED, done=0, rate=27.0, waiting="waiting for h1 to accept")
-    assert progress_line(waiting, 80) == "waiting for h1 to accept"
-    assert progress_line(waiting, 10) == "waiting fo"
+    waiting = replace(MOVED, done_bytes=0, waiting=True)
+    assert progress_line(waiting, "to h1", 80) == "waiting for h1 to accept"
+    assert progress_line(waiting, "to h1", 10) == "waiting fo"
 
 
 @pytest.mark.parametrize("width", [*range(1, 130, 7), 60, 80])
+@pytest.mark.parametrize("title", ["to h1", "x" * 48, "", "写真" * 24])
 @pytest.mark.parametrize(
-    "moved",
+    "progress",
     [
         MOVED,
-        replace(MOVED, done=1023 << 20, total=1023 << 30, rate=1, planes="16/16"),
-        replace(MOVED, total=None),
-        replace(MOVED, rate=0.0),
-        replace(MOVED, done=5 << 30),
-        replace(MOVED, done=0, total=0),
-        replace(MOVED, total=1 << 63, rate=999.9e9, title="x" * 48),
-        replace(MOVED, planes="", title=""),
-        replace(MOVED, title="写真" * 24),
-        replace(MOVED, waiting="waiting for 写真"),
+        moved(1023 << 20, 1023 << 30, 1.0, 16),
+        replace(MOVED, bytes=None),
+        replace(MOVED, rate_bits_per_second=0.0),
+        replace(MOVED, done_bytes=5 << 30),
+        moved(0, 0, 1.0),
+        moved(1, 1 << 63, 999.9e9),
+        replace(MOVED, planes=0),
+        replace(MOVED, host="写真", waiting=True),
     ],
 )
-def test_progress_line__never_wraps(moved: Moved, width: int) -> None:
+def test_progress_line__never_wraps(progress: Progress, title: str, width: int) -> None:
     """Some characters take two columns."""
-    assert cell_len(progress_line(moved, width)) <= width
+    assert cell_len(progress_line(progress, title, width)) <= width
 
 
 @pytest.mark.parametrize("width", [59, 79])
 def test_progress_line__the_worst_numbers_keep_the_planes(width: int) -> None:
-    worst = Moved("from h1", 1023 << 20, 1023 << 30, 999e6, "16/16")
-    line = progress_line(worst, width)
+    worst = moved(1023 << 20, 1023 << 30, 999e6, 16)
+    line = progress_line(worst, "from h1", width)
     assert "1023 MiB of 1023 GiB   999 Mbit/s  ETA 2:26:" in line
     assert "16/16" in line
 
@@ -478,22 +502,22 @@ def test_progress_line__the_worst_numbers_keep_the_planes(width: int) -> None:
     ],
 )
 def test_progress_line__time_left(done: int, rate: float, text: str) -> None:
-    assert text in progress_line(Moved("", done, 500 << 20, rate, ""), 80)
+    assert text in progress_line(moved(done, 500 << 20, rate, 0), "", 80)
 
 
 def test_plane_count__suspended_and_silent_planes_are_lost() -> None:
     planes: Any = [Plane(1), Plane(2), Plane(3)]
     count = PlaneCount()
-    assert count.text({1: 0, 2: 0, 3: 0}, planes, 10.0) == "3/3"
-    assert count.text({1: 5, 2: 5, 3: 5}, planes, 10.2) == "3/3"
-    assert count.text({1: 9, 2: 5, 3: 9}, planes, 11.0) == "3/3", "silent for less than a second"
-    assert count.text({1: 12, 2: 5, 3: 12}, planes, 11.4) == "2/3"
-    assert count.text({1: 13, 2: 6, 3: 13}, planes, 11.6) == "3/3"
-    assert count.text({1: 13, 2: 6, 3: 13}, planes, 30.0) == "3/3", "nothing to carry"
+    assert count.working({1: 0, 2: 0, 3: 0}, planes, 10.0) == 3
+    assert count.working({1: 5, 2: 5, 3: 5}, planes, 10.2) == 3
+    assert count.working({1: 9, 2: 5, 3: 9}, planes, 11.0) == 3, "silent for less than a second"
+    assert count.working({1: 12, 2: 5, 3: 12}, planes, 11.4) == 2
+    assert count.working({1: 13, 2: 6, 3: 13}, planes, 11.6) == 3
+    assert count.working({1: 13, 2: 6, 3: 13}, planes, 30.0) == 3, "nothing to carry"
     planes[0] = Plane(1, suspended=True)
-    assert count.text({1: 13, 2: 6, 3: 13}, planes, 30.2) == "2/3"
+    assert count.working({1: 13, 2: 6, 3: 13}, planes, 30.2) == 2
     planes[2] = Plane(3, weight=0)
-    assert count.text({1: 13, 2: 9, 3: 13}, planes, 40.0) == "2/3", "backups may be silent"
+    assert count.working({1: 13, 2: 9, 3: 13}, planes, 40.0) == 2, "backups may be silent"
 
 
 def test_backup_lines__name_the_interface_and_what_it_carried() -> None:
@@ -569,7 +593,7 @@ def test_sentence__of_what_each_end_saw() -> None:
 def test_note__on_stderr_unless_quiet(
     quiet: bool, said: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    noting = meter("sender", quiet=quiet, as_json=True)
+    noting = printing("sender", quiet=quiet, as_json=True)
     noting.note("")
     noting.note("plane 2")
     assert capsys.readouterr() == ("", said)

@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from file_commands import MRC, receiving
+from file_commands import MRC, listening, receiving
 from ports import free_port
 from printed import printed
 from slowness import PATIENCE, until
@@ -31,10 +31,10 @@ from transfer_ends import call_before, make
 from transfer_ends import until as eventually
 
 import mrc
-from mrc.cli import endpoint
-from mrc.cli.endpoint import Retry, is_lost
-from mrc.cli.main import build_parser, main
-from mrc.cli.output import Exit, Output
+from mrc.cli.main import main
+from mrc.cli.output import Exit
+from mrc.connect import retry
+from mrc.connect.retry import Retry, Trying, is_lost
 from mrc.errors import (
     BusyError,
     ConnectError,
@@ -46,7 +46,7 @@ from mrc.errors import (
     ProtocolError,
 )
 from mrc.tasks import cancelled
-from mrc.transfer.cli import transfers
+from mrc.transfer import client
 from mrc.transfer.limits import CHUNK_BYTES, part_name, record_name
 from mrc.transfer.messages import Announced
 from mrc.transfer.plan import PACKED_BYTES, Packer, plan_of
@@ -350,23 +350,28 @@ def test_errors(error: MrcError, lost: bool, passes: bool) -> None:
     assert (is_lost(error), error.may_pass) == (lost, passes)
 
 
+class Notes(list[str]):
+    def take(self, trying: Trying) -> None:
+        self.append(str(trying))
+
+
 @pytest.fixture
-def notes(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    monkeypatch.setattr(endpoint, "FIRST_PAUSE_SECONDS", 0.0)
-    return []
+def notes(monkeypatch: pytest.MonkeyPatch) -> Notes:
+    monkeypatch.setattr(retry, "FIRST_PAUSE_SECONDS", 0.0)
+    return Notes()
 
 
-async def test_wait__only_after_a_loss(notes: list[str]) -> None:
+async def test_wait__only_after_a_loss(notes: Notes) -> None:
     for error, connected in ((PathError("x"), False), (TransferError("x"), True)):
         with pytest.raises(type(error)):
-            await Retry(60, notes.append).wait(error, connected=connected, progress=True)
+            await Retry(60, notes.take).wait(error, connected=connected, progress=True)
     with pytest.raises(PathError):
-        await Retry(0, notes.append).wait(PathError("x"), connected=True, progress=True)
+        await Retry(0, notes.take).wait(PathError("x"), connected=True, progress=True)
     assert not notes
 
 
-async def test_wait__a_refusal_ends_it(notes: list[str]) -> None:
-    again = Retry(60, notes.append)
+async def test_wait__a_refusal_ends_it(notes: Notes) -> None:
+    again = Retry(60, notes.take)
     await again.wait(PathError("lost"), connected=True, progress=True)
     await again.wait(ConnectTimeoutError("late"), connected=False, progress=False)
     with pytest.raises(ConnectRefusedError):
@@ -374,8 +379,8 @@ async def test_wait__a_refusal_ends_it(notes: list[str]) -> None:
     assert len(notes) == 1 and "lost; trying for 60 s to connect again" in notes[0]
 
 
-async def test_wait__its_time_ends_and_the_loss_is_the_cause(notes: list[str]) -> None:
-    again = Retry(1e-6, notes.append)
+async def test_wait__its_time_ends_and_the_loss_is_the_cause(notes: Notes) -> None:
+    again = Retry(1e-6, notes.take)
     await again.wait(PathError("lost"), connected=True, progress=True)
     with pytest.raises(PathError, match="lost"):
         while True:
@@ -399,7 +404,7 @@ def test_send__names_only_a_transfer_that_may_go_on(
 
     (tmp_path / "FILE").touch()
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(transfers, "connect_session", connect)
+    monkeypatch.setattr(client, "connect_session", connect)
     assert main(["send", "--insecure", *words, "127.0.0.1"]) == Exit.UNREACHABLE
     assert [bool(transfer) for transfer in found] == [named]
 
@@ -411,23 +416,20 @@ def test_send__names_only_a_transfer_that_may_go_on(
         ([], ""),
     ],
 )
-def test_recv__names_what_it_removes(
-    words: list[str], said: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_recv__names_what_it_removes(words: list[str], said: str, tmp_path: Path) -> None:
     """What interrupted transfers have left; without --no-resume it is kept: they may go on."""
     parts = [part_name(name) for name in "abcd"]
     for part in parts:
         (tmp_path / part).touch()
         (tmp_path / record_name(part)).touch()
-    args = build_parser().parse_args(["recv", "--insecure", "--output", str(tmp_path), *words])
-    with transfers._place(args, Output.of(args)):
+    with listening("recv", "--insecure", "--output", tmp_path, *words) as (_, heard, _):
         left = sorted(path.name for path in tmp_path.iterdir())
     assert left == ([] if words else sorted([*parts, *map(record_name, parts)]))
-    assert capsys.readouterr().err == said
+    assert heard.rpartition("mrc recv: listening on")[0] == said
 
 
-async def test_wait__connections_without_progress_share_one_time(notes: list[str]) -> None:
-    again = Retry(60, notes.append)
+async def test_wait__connections_without_progress_share_one_time(notes: Notes) -> None:
+    again = Retry(60, notes.take)
     await again.wait(PathError("x"), connected=True, progress=True)
     until = again._until
     for progress in (False, True):
@@ -437,17 +439,17 @@ async def test_wait__connections_without_progress_share_one_time(notes: list[str
     assert again.count == 2
 
 
-async def test_wait__for_a_listener(notes: list[str]) -> None:
+async def test_wait__for_a_listener(notes: Notes) -> None:
     """Before the first connection, for the time of --wait; a refusal ends it."""
     nobody = caused(ConnectionRefusedError())
-    first = Retry(0, notes.append, first=60)
+    first = Retry(0, notes.take, first=60)
     for _ in range(3):
         await first.wait(nobody, connected=False, progress=False)
     assert notes == ["x; trying for 60 s"]
     with pytest.raises(ConnectRefusedError):
         await first.wait(ConnectRefusedError("no"), connected=False, progress=False)
     for seconds in (0.0, 1e-9):
-        brief = Retry(0, notes.append, first=seconds)
+        brief = Retry(0, notes.take, first=seconds)
         with pytest.raises(ConnectError, match="x"):
             while True:
                 await brief.wait(nobody, connected=False, progress=False)

@@ -30,6 +30,7 @@ SHOWN = {
     "many_writes": "equal: True, ",
     "numpy_write": "equal: True, ",
     "sealed_write": "hello, sealed (AEAD)",
+    "send_progress": "\nsent disk.img: 67108864 bytes\nstored as disk.img\n",
     "watch_paths": "state=<EvState.DENIED: 3>",
 }
 

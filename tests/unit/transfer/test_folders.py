@@ -34,7 +34,6 @@ from transfer_ends import (
 
 from mrc.errors import MrcError, ProtocolError
 from mrc.events import Immediate
-from mrc.transfer.cli.report import sent_bytes
 from mrc.transfer.files import OutputDirectory
 from mrc.transfer.folders import Folder, Mark, Meta
 from mrc.transfer.limits import CHUNK_BYTES, FileError, mark_name
@@ -57,7 +56,7 @@ from mrc.transfer.messages import (
 )
 from mrc.transfer.plan import FileEntry, excluding, holes_of, plan_of
 from mrc.transfer.receiver import receive_files
-from mrc.transfer.results import FailedFile, StoredBatch
+from mrc.transfer.results import FailedFile, StoredBatch, sent_bytes
 from mrc.transfer.sender import send_plan
 from mrc.transfer.session import TransferSession
 
