@@ -8,7 +8,14 @@ from enum import IntEnum, IntFlag
 from mrc.errors import ConfigError
 
 
-class Explained(IntEnum):
+class Named(IntEnum):
+    """Members whose text is their name."""
+
+    def __str__(self) -> str:
+        return self.name
+
+
+class Explained(Named):
     """Members with their meaning in a few words."""
 
     explanation: str
@@ -70,7 +77,7 @@ SHARED_READINGS = Reading.C3_B | Reading.C6_B
 # end
 
 
-class QpState(IntEnum):
+class QpState(Named):
     """State of a QP."""
 
     RESET = 0
@@ -80,7 +87,7 @@ class QpState(IntEnum):
     ERROR = 4
 
 
-class EvState(IntEnum):
+class EvState(Named):
     """State of an entropy value."""
 
     GOOD = 0
@@ -90,7 +97,7 @@ class EvState(IntEnum):
     UNPROVEN = 4
 
 
-class HeldBy(IntEnum):
+class HeldBy(Named):
     """What keeps a QP from sending more."""
 
     NOTHING = 0
@@ -105,7 +112,7 @@ class HeldBy(IntEnum):
     """The sockets are full: the link, or its queue in this host."""
 
 
-class PairState(IntEnum):
+class PairState(Named):
     """Whether a pair of ports, one of each host, is a plane of a QP, and if not, why."""
 
     USED = 0
@@ -130,7 +137,7 @@ class PairState(IntEnum):
     """A limit on pairs, planes, source ports or probes was reached."""
 
 
-class WcOpcode(IntEnum):
+class WcOpcode(Named):
     """Operation that a completion reports."""
 
     WRITE = 0
@@ -150,7 +157,7 @@ class WcStatus(Explained):
     RETRY_EXC_ERR = 6, "no path to the peer answers"
 
 
-class EventType(IntEnum):
+class EventType(Named):
     """Kind of a `struct mrc_event`."""
 
     REPLY = 0
@@ -197,14 +204,14 @@ class WarningKind(Explained):
     )
 
 
-class Integrity(IntEnum):
+class Integrity(Named):
     """How packets are protected: by the ICRC, or by UDP's checksum alone."""
 
     ICRC = 0
     UDP = 1
 
 
-class Seal(IntEnum):
+class Seal(Named):
     """How packets are sealed: not, authenticated, or encrypted as well."""
 
     NONE = 0
@@ -212,7 +219,7 @@ class Seal(IntEnum):
     AEAD = 2
 
 
-class CcKind(IntEnum):
+class CcKind(Named):
     """Congestion control of a QP: delay-based, none, or MRC's own NSCC."""
 
     DELAY = 0
@@ -220,7 +227,7 @@ class CcKind(IntEnum):
     NSCC = 2
 
 
-class PlaneShares(IntEnum):
+class PlaneShares(Named):
     """Share of each plane: by its measured delivery, or the same for all planes."""
 
     MEASURED = 0
@@ -233,7 +240,7 @@ class PlaneShares(IntEnum):
             raise ConfigError(f"plane_shares: {value!r:.40} is not a PlaneShares")
 
 
-class CommandOp(IntEnum):
+class CommandOp(Named):
     """Operation of a `struct mrc_command`."""
 
     MR_REGISTER = 0
