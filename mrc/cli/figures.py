@@ -116,7 +116,7 @@ def bins(recording: mrc.Recording) -> Bins:
     )
 
 
-def bins_lines(receiver: str, recording: mrc.Recording) -> list[str]:
+def bins_lines(receiver: str, recording: mrc.Recording | Bins) -> list[str]:
     """Goodput in the bins, and the longest gap."""
     counts = recording.bytes
     if not any(counts):
