@@ -16,8 +16,8 @@ from mrc.results import load
 def printed(command: str, line: str | bytes) -> dict[str, Any]:
     """The object in a line that `mrc COMMAND` printed; raises ValidationError.
 
-    Keys that the schema does not name are errors, too. What `mrc.results.load` makes of the line has
-    the same JSON.
+    Keys that the schema does not name are errors, too. What `mrc.results.load` makes of it has the
+    same JSON.
     """
     value: dict[str, Any] = json.loads(line)
     _validator(command).validate(value)

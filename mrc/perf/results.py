@@ -35,6 +35,8 @@ class PerfMachine(Struct, frozen=True, kw_only=True):
 class TestPlan(Struct, frozen=True, kw_only=True):
     """The parameters of one test."""
 
+    __test__: ClassVar = False  # for pytest, which collects classes by their names
+
     pattern: Literal["stream", "ping-pong"]
     """stream: WRITEs stay in flight; ping-pong: a WRITE_IMM is answered by another."""
     direction: Literal["forward", "reverse", "both"]
@@ -237,6 +239,8 @@ class PerfEnd(Interval, frozen=True, kw_only=True):
 
 class Test(Plain, frozen=True, kw_only=True):
     """One test: with -a there are several."""
+
+    __test__: ClassVar = False  # for pytest, which collects classes by their names
 
     plan: TestPlan
     """Its parameters."""
