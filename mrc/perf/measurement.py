@@ -310,13 +310,15 @@ class Server:
             listening = self.context.listen(host, port, private={"service": SERVICE.name})
             listener = await held.enter_async_context(listening)
             self.port = listener.port
-            work = mailbox.race(self._run(listener), mailbox.Service.until_guessed(self.context))
-            self._running = asyncio.create_task(work)
+            self._running = asyncio.create_task(self._run(listener))
             held.push_async_callback(cancelled, self._running)
             self._held = held.pop_all()
         return self
 
     async def _run(self, listener: Listener) -> None:
+        await mailbox.race(self._accept(listener), mailbox.Service.until_guessed(self.context))
+
+    async def _accept(self, listener: Listener) -> None:
         """Serves clients until the listener ends: with `one_off` after the first client, with a
         one-time code after the one that it lets in.
         """
