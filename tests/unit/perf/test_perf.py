@@ -618,7 +618,8 @@ def setup() -> StartEvent:
         started_at="", host="h0", kernel="6", cpu=None, cpu_cores=2, arguments=("perf", "h1")
     )  # fmt: skip
     known = {"peer": "h1", "planes": (1,), "machine": machine, "schema": 1, "event": "start"}
-    return StartEvent(**dict.fromkeys(StartEvent.__struct_fields__) | known)  # type: ignore[arg-type]
+    values: dict[str, Any] = dict.fromkeys(StartEvent.__struct_fields__) | known
+    return StartEvent(**values)
 
 
 def report_of(results: Sequence[Result], **options: bool) -> PerfReport:
