@@ -712,15 +712,14 @@ class _Exchange:
         """
         heard = asyncio.Event()
         usual = asyncio.create_task(self._probe(end, allowed, heard))
+        hearing = asyncio.create_task(heard.wait())
         tasks = [usual]
         try:
-            hearing = asyncio.create_task(heard.wait())
             await asyncio.wait(
                 (usual, hearing),
                 timeout=_USUAL_SECONDS + 2 * self.channel.rtt,
                 return_when=asyncio.FIRST_COMPLETED,
             )
-            hearing.cancel()
             if heard.is_set() or not self.others:
                 return *await usual, allowed
             more = await self._add_others(end)
@@ -737,7 +736,7 @@ class _Exchange:
                 return proof, rtt_ns, more
             return *usual.result(), allowed
         finally:
-            await cancelled(*tasks)
+            await cancelled(hearing, *tasks)
 
     async def _add_others(self, end: QP) -> tuple[int, ...]:
         """Nothing answers on the usual pairs: adds the EVs of all others."""
