@@ -32,6 +32,53 @@ COMMANDS = {
 }
 """The module of each command of `mrc`, in the order of its help"""
 
+RESULTS: dict[str, tuple[str, ...]] = {
+    "send": ("transfer.results.Transfer",),
+    "recv": ("transfer.results.Transfer",),
+    "perf": ("perf.results.Perf", "perf.results.PerfFailed"),
+    "perf --server": ("perf.results.PerfServed",),
+    "perf --json-stream": (
+        "perf.results.StartEvent", "perf.results.IntervalEvent", "perf.results.TestEvent",
+        "perf.results.EndEvent",
+    ),
+    "paths": ("cli.paths.Paths",),
+    "top": ("cli.top.Top", "view.feed.PageAddress"),
+    "key": ("cli.key.KeyFile",),
+    "dissect": ("dissect.cli.Dissected",),
+    "dissect --readings": ("conform.report.ReadingCounts",),
+    "testbed plan": ("testbed.cli.plan.Planned", "testbed.cli.plan.Topologies"),
+    "testbed export": ("lab.export.Export",),
+    "testbed import": ("lab.ocdai.ImportedTopology",),
+    "testbed join": ("lab.export.HostSetup",),
+    "testbed up": ("testbed.cli.plan.Built",),
+    "testbed down": ("testbed.bed.Removed",),
+    "testbed status": ("testbed.cli.status.Status", "testbed.cli.status.NotUp"),
+    "testbed view": ("view.feed.PageAddress",),
+    "testbed capture": ("testbed.capture.Captured",),
+    "testbed fail": ("testbed.cli.actions.Injection",),
+    "testbed run": ("testbed.schedule.Scheduled",),
+    "testbed run --over": ("sim.compare.Workload",),
+    "testbed heal": ("testbed.cli.actions.Healed",),
+    "testbed drain": ("testbed.cli.actions.Drained",),
+    "testbed undrain": ("testbed.cli.actions.Drained",),
+    "demo": ("demo.cli.Demo",),
+    "lab": ("lab.cli.Lessons", "lab.cli.Lesson"),
+    "sim list": ("sim.results.Scenarios",),
+    "sim run": ("sim.results.Experiment",),
+    "sim report": ("sim.results.Report",),
+    "sim sweep": ("sim.results.Sweep",),
+    "conform run": ("conform.report.Conformance",),
+    "conform list": ("conform.case.Cases",),
+    "conform show": ("conform.case.Cases",),
+    "conform readings": ("conform.readings.Readings",),
+    "conform vectors": ("conform.exchanges.Vectors",),
+    "conform judge": ("conform.report.CaptureReport",),
+    "doctor": ("doctor.Doctor",),
+    "agent": ("agent.socket.AgentProfiles",),
+}  # fmt: skip
+"""The results that each command prints, by their place in `mrc`. Every command may print a Failure
+instead, `results.Failure`."""
+
 FINDINGS = (
     "mrc.agent.libraries",
     "mrc.doctor",

@@ -1,13 +1,18 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Results as data that `json` can write. Pure."""
+"""Results of commands as objects, and as the JSON that the commands print."""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from enum import IntEnum
 from typing import Any, Literal, TypeVar
 
-from msgspec import Struct
+from msgspec import Struct, inspect
+
+from mrc import products
+from mrc.errors import ArgumentError
+from mrc.typed import take
 
 T = TypeVar("T", bound=Struct)
 KEYS = {
@@ -25,8 +30,17 @@ KEYS = {
 """Keys that say the unit, of fields whose names do not: for `rename`."""
 
 
-class Result(Struct, frozen=True, kw_only=True):
-    """Every object that a command prints begins with this."""
+class Plain(Struct, frozen=True):
+    """Data that JSON can hold."""
+
+    def to_dict(self) -> dict[str, Any]:
+        """The keys and values of the JSON: strings, numbers, booleans, None, lists, dicts."""
+        found: dict[str, Any] = plain(self)
+        return found
+
+
+class Result(Plain, frozen=True, kw_only=True, tag=True, tag_field="result"):
+    """Every object that a command prints begins with this. `result` is the name of its class."""
 
     schema: Literal[1] = 1
     """The version of the format. Keys may be added; a change of meaning counts it up."""
@@ -41,11 +55,58 @@ class Failure(Result, frozen=True, kw_only=True):
     """The exit code of the command, or for a server of the session that failed."""
 
 
+def load(text: str | bytes | Mapping[str, Any]) -> Plain:
+    """The object whose JSON a command printed, or whose `to_dict` this is: such as a `Perf`, or a
+    `Failure`. Keys that this version does not know are left out.
+
+    Raises ArgumentError with the place of a value that is missing or wrong, also for the result of
+    a product that is not installed.
+    """
+    try:
+        value = text if isinstance(text, Mapping) else json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise ArgumentError(f"text: is not JSON: {error}") from None
+    name = value.get("result") if isinstance(value, Mapping) else None
+    places = ("results.Failure", *(each for its in products.RESULTS.values() for each in its))
+    place = next((each for each in places if each.rpartition(".")[2] == name), "")
+    module = products.load(f"mrc.{place.rpartition('.')[0]}")
+    if module is None:
+        raise ArgumentError(f"result: {name!r:.60} names no result of this mrc")
+    kind: type[Plain] = getattr(module, place.rpartition(".")[2])
+    try:
+        return take(_with_members(value, inspect.type_info(kind)), kind)
+    except ValueError as error:
+        raise ArgumentError(str(error)) from None
+
+
+def _with_members(value: Any, kind: inspect.Type) -> Any:
+    """The value with members of an IntEnum in place of their names: msgspec takes only these."""
+    match kind, value:
+        case inspect.EnumType(cls=enum), str() if issubclass(enum, IntEnum):
+            return enum.__members__.get(value, value)
+        case inspect.UnionType(types=kinds), _:
+            for each in kinds:
+                value = _with_members(value, each)
+        case inspect.StructType(fields=fields), Mapping():
+            known = {each.encode_name: each.type for each in fields}
+            return {
+                key: _with_members(each, known[key]) if key in known else each
+                for key, each in value.items()
+            }
+        case inspect.DictType(value_type=inner), Mapping():
+            return {key: _with_members(each, inner) for key, each in value.items()}
+        case inspect.VarTupleType(item_type=inner), list():
+            return [_with_members(each, inner) for each in value]
+    return value
+
+
 def plain(value: Any) -> Any:
     """Structs as objects, tuples as arrays, an IntEnum as its name."""
     if isinstance(value, Struct):
+        kind = value.__struct_config__
+        found = {} if kind.tag_field is None else {kind.tag_field: kind.tag}
         named = zip(value.__struct_encode_fields__, value.__struct_fields__, strict=True)
-        return {key: plain(getattr(value, name)) for key, name in named}
+        return found | {key: plain(getattr(value, name)) for key, name in named}
     if isinstance(value, IntEnum):
         return value.name
     if isinstance(value, Mapping):

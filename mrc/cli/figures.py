@@ -14,10 +14,8 @@ from mrc.cli.output import version_of
 from mrc.results import KEYS, Result, like
 from mrc.units import counted, scaled
 
-_SETTINGS_KEYS = KEYS | {"ack_timeout_exponent": "timeout", "burst_packets": "spray"}
 
-
-class Settings(Result, frozen=True, kw_only=True, rename=_SETTINGS_KEYS):
+class Settings(Result, frozen=True, kw_only=True, rename=KEYS):
     """Every parameter that affects how fast a QP is."""
 
     mrc_version: str
@@ -35,7 +33,7 @@ class Settings(Result, frozen=True, kw_only=True, rename=_SETTINGS_KEYS):
     sq_depth: int
     """Work requests that fit the send queue."""
     ack_timeout_exponent: int
-    """Local timeout of a QP, as the exponent of 1.024 us * 2^timeout."""
+    """Local timeout of a QP, 1.024 us * 2^ack_timeout_exponent."""
     burst_packets: int
     """Packets that a burst sends on one EV."""
     cc: str

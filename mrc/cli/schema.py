@@ -24,63 +24,21 @@ from mrc.cli.output import Exit, UsageError
 from mrc.results import Failure
 
 DIALECT = "https://json-schema.org/draft/2020-12/schema"
-
-COMMANDS: dict[str, tuple[str, ...]] = {
-    "send": ("transfer.results.Transfer",),
-    "recv": ("transfer.results.Transfer",),
-    "perf": ("perf.results.Perf", "perf.results.PerfFailed"),
-    "perf --server": ("perf.results.PerfServed",),
-    "perf --json-stream": (
-        "perf.results.StartEvent", "perf.results.IntervalEvent", "perf.results.TestEvent",
-        "perf.results.EndEvent",
-    ),
-    "paths": ("cli.paths.Paths",),
-    "top": ("cli.top.Top", "view.feed.PageAddress"),
-    "key": ("cli.key.KeyFile",),
-    "dissect": ("dissect.cli.Dissected",),
-    "dissect --readings": ("conform.report.ReadingCounts",),
-    "testbed plan": ("testbed.cli.plan.Planned", "testbed.cli.plan.Topologies"),
-    "testbed export": ("lab.export.Export",),
-    "testbed import": ("lab.ocdai.ImportedTopology",),
-    "testbed join": ("lab.export.HostSetup",),
-    "testbed up": ("testbed.cli.plan.Built",),
-    "testbed down": ("testbed.bed.Removed",),
-    "testbed status": ("testbed.cli.status.Status", "testbed.cli.status.NotUp"),
-    "testbed view": ("view.feed.PageAddress",),
-    "testbed capture": ("testbed.capture.Captured",),
-    "testbed fail": ("testbed.cli.actions.Injection",),
-    "testbed run": ("testbed.schedule.Scheduled",),
-    "testbed run --over": ("sim.compare.Workload",),
-    "testbed heal": ("testbed.cli.actions.Healed",),
-    "testbed drain": ("testbed.cli.actions.Drained",),
-    "testbed undrain": ("testbed.cli.actions.Drained",),
-    "demo": ("demo.cli.Demo",),
-    "lab": ("lab.cli.Lessons", "lab.cli.Lesson"),
-    "sim list": ("sim.results.Scenarios",),
-    "sim run": ("sim.results.Experiment",),
-    "sim report": ("sim.results.Report",),
-    "sim sweep": ("sim.results.Sweep",),
-    "conform run": ("conform.report.Conformance",),
-    "conform list": ("conform.case.Cases",),
-    "conform show": ("conform.case.Cases",),
-    "conform readings": ("conform.readings.Readings",),
-    "conform vectors": ("conform.exchanges.Vectors",),
-    "conform judge": ("conform.report.CaptureReport",),
-    "doctor": ("doctor.Doctor",),
-    "agent": ("agent.socket.AgentProfiles",),
-}  # fmt: skip
-"""The results of each command, by their place in `mrc`. Every command may print a Failure
-instead."""
+_TYPE = "The type of this object, by which mrc.results.load knows it."
 
 
 def commands() -> tuple[str, ...]:
     """The commands that print JSON, of the products that are in this tree."""
-    return tuple(name for name in COMMANDS if _places(name))
+    return tuple(name for name in products.RESULTS if _places(name))
 
 
 def _places(command: str) -> list[str]:
     """The places of a command's results that are in this tree."""
-    return [place for place in COMMANDS[command] if products.has(f"mrc.{place.rpartition('.')[0]}")]
+    return [
+        place
+        for place in products.RESULTS[command]
+        if products.has(f"mrc.{place.rpartition('.')[0]}")
+    ]
 
 
 def schema(command: str) -> dict[str, Any]:
@@ -126,6 +84,8 @@ def _complete(part: dict[str, Any], kind: type) -> None:
         part["enum"] = list(kind.__members__)
     elif issubclass(kind, msgspec.Struct):
         part["required"] = list(part["properties"])
+        if tag := kind.__struct_config__.tag_field:
+            part["properties"][tag]["description"] = _TYPE
         key_of = dict(zip(kind.__struct_fields__, kind.__struct_encode_fields__, strict=True))
         for name, text in _field_texts(kind).items():
             part["properties"][key_of[name]]["description"] = text

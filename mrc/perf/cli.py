@@ -4,18 +4,21 @@
 from __future__ import annotations
 
 import argparse
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import mrc
 from mrc import versions
 from mrc.cli import endpoint
 from mrc.cli.arguments import add
-from mrc.cli.output import Output, UsageError
+from mrc.cli.output import Exit, Output, UsageError, exit_code
+from mrc.connect.parse import Destination
 from mrc.connect.security import Commands
-from mrc.errors import ArgumentError, ConfigError
+from mrc.errors import ArgumentError, ConfigError, MrcError
 
 if TYPE_CHECKING:
     from mrc.perf.load import PerfPlan
+    from mrc.perf.results import PerfServed
 
 HELP = "measure goodput and latency between two hosts"
 EXAMPLES = """\
@@ -29,11 +32,7 @@ examples:
   mrc perf h1 --csv > perf.csv         a line for each interval
   mrc perf h1 --bins                   goodput in bins of 1 ms
 """
-SWEEP_SIZES = tuple(2**power for power in range(1, 24))
-SWEEP_SECONDS = 1.0
-DEFAULT_SIZE = 1 << 20
 _MAX_PEER_BYTES = mrc.Limits().max_peer_bytes
-DEFAULT_SECONDS = 10.0
 DEFAULT_BIN = "1ms"
 INSTEAD = {
     ("-u", "--udp"): "mrc always sends over UDP; -b limits the rate",
@@ -42,6 +41,11 @@ INSTEAD = {
     ("-V",): "-v prints details",
 }
 """Options of iperf3 that mrc perf lacks, and what to use instead."""
+NAMES = {
+    "bidirectional": "--bidir", "bin_ns": "--bins", "latency": "--lat", "qps": "-P",
+    "reverse": "-R", "seconds": "-t", "size": "--size", "sweep": "-a", "total_bytes": "-n",
+}  # fmt: skip
+"""What an error about several arguments of `measure` calls them."""
 _SHARES = [shares.name.lower() for shares in mrc.PlaneShares]
 
 
@@ -57,9 +61,8 @@ MORE_ENDS = f"""
                     [{_MAX_PEER_BYTES >> 30}G]
 --timeout SECONDS   client: time limit for connecting [%(default)s]
 """
-TEST = f"""
--t, --time SECONDS            duration of the test [{DEFAULT_SECONDS:.0f}; {SWEEP_SECONDS:.0f} for
-                              each size of -a]
+TEST = """
+-t, --time SECONDS            duration of the test [10; 1 for each size of -a]
 -n, --bytes BYTES             instead of -t: each writing end stops after this many bytes
 -O, --omit SECONDS            run this long before -t begins, and do not count it [0]
 -P, --parallel, --qps PARALLEL  number of QPs [%(default)s]
@@ -138,7 +141,6 @@ class _Instead(argparse.Action):
 
 def run(args: argparse.Namespace) -> int:
     from mrc.cli.runner import run_async
-    from mrc.perf.report import measure, serve
 
     args.json = args.json or args.json_stream
     out = Output.of(args)
@@ -151,18 +153,18 @@ def run(args: argparse.Namespace) -> int:
         args.port = versions.TCP_PORT if args.port is None else args.port
         commands = Commands(_serves(args.port), f"mrc perf {endpoint.this_host(args.port)}")
         trusted = endpoint.listening(args, out, commands, local=True)
-        return run_async(serve(args, out, trusted))
+        return run_async(_serve(args, out, trusted))
     if args.top:
         raise UsageError(args.prog, "--top: requires --server; see mrc perf --help")
     if host is None:
         raise UsageError(args.prog, "name a HOST or use --server; see mrc perf --help")
+    host = Destination(host.host, args.port or host.port)
     try:
-        port = args.port or host[1]
-        trusted = endpoint.connecting(args, host[0], port, peer_runs=_serves(port))
+        trusted = endpoint.connecting(args, *host, peer_runs=_serves(host.port))
         plans, config = _plans(args), _config(args, trusted)
     except (ArgumentError, ConfigError) as error:
         raise UsageError(args.prog, f"{error}; see mrc perf --help") from error
-    return run_async(measure(args, out, host[0], port, plans, config))
+    return run_async(_measure(args, out, host, plans, config))
 
 
 def _serves(port: int) -> str:
@@ -182,35 +184,70 @@ def _config(args: argparse.Namespace, trusted: dict[str, Any]) -> mrc.ContextCon
 
 
 def _plans(args: argparse.Namespace) -> list[PerfPlan]:
-    from mrc.perf.load import Pattern, PerfDirection, PerfPlan
+    from mrc.perf.measurement import plans
 
-    if args.time and args.bytes:
-        raise ArgumentError("-t and -n: use only one of them")
-    if args.reverse and args.bidir:
-        raise ArgumentError("-R and --bidir: use only one of them")
-    if args.all and (args.size is not None or args.bytes):
-        raise ArgumentError("-a: tests every size for a time; use neither --size nor -n with it")
-    if args.all and args.bins:
-        raise ArgumentError("--bins: not available for a sweep (-a)")
-    if args.lat and (args.reverse or args.bidir or args.parallel != 1):
-        raise ArgumentError("--lat: uses one QP and both directions; drop -P, -R and --bidir")
-    default = 2 if args.lat else DEFAULT_SIZE
-    sizes = SWEEP_SIZES if args.all else (default if args.size is None else args.size,)
-    seconds = args.time or (SWEEP_SECONDS if args.all else DEFAULT_SECONDS)
-    reverse = PerfDirection.REVERSE if args.reverse else PerfDirection.FORWARD
-    return [
-        PerfPlan(
-            pattern=Pattern.PING_PONG if args.lat else Pattern.STREAM,
-            direction=PerfDirection.BOTH if args.bidir else reverse,
-            size=size,
-            qps=args.parallel,
-            depth=args.depth,
-            seconds=0.0 if args.bytes else seconds,
-            total_bytes=args.bytes or 0,
-            omit_seconds=args.omit,
-            rate_bits_per_second=args.bitrate,
-            bin_ns=args.bins,
-            redundant=args.redundant,
-        )
-        for size in sizes
-    ]
+    return plans(
+        size=args.size, seconds=args.time, total_bytes=args.bytes, omit_seconds=args.omit,
+        qps=args.parallel, depth=args.depth, rate_bits_per_second=args.bitrate,
+        reverse=args.reverse, bidirectional=args.bidir, latency=args.lat, sweep=args.all,
+        redundant=args.redundant, bin_ns=args.bins, names=NAMES,
+    )  # fmt: skip
+
+
+async def _measure(
+    args: argparse.Namespace,
+    out: Output,
+    host: Destination,
+    plans: list[PerfPlan],
+    config: mrc.ContextConfig,
+) -> int:
+    from mrc.perf.measurement import run as run_plans
+    from mrc.perf.report import PerfReport
+
+    report = PerfReport(out, plans, stream=args.json_stream)
+
+    async def once() -> int:
+        try:
+            async with mrc.open(config) as ctx:
+                found = await run_plans(
+                    ctx, host, plans,
+                    interval_seconds=args.interval, timeout=args.timeout,
+                    progress=partial(report.show, ctx), arguments=args.command_line,
+                )  # fmt: skip
+                report.end()
+                return Exit.INTERRUPTED if found.results[-1].interrupted else Exit.OK
+        except MrcError as error:
+            if not report.has_begun:
+                raise
+            return report.fail(error)
+
+    return await endpoint.first_connected(args, out, once)
+
+
+async def _serve(args: argparse.Namespace, out: Output, trusted: dict[str, Any]) -> int:
+    """Serves clients until it is cancelled; returns the exit code. With --one-off it ends after the
+    first client, with --code after the one that it lets in.
+    """
+    from mrc.perf.measurement import serve, server_config
+    from mrc.perf.report import server_line
+
+    config = server_config(
+        max_peer_bytes=args.max_memory,
+        plane_shares=mrc.PlaneShares[args.plane_shares.upper()],
+        **endpoint.endpoint_settings(args),
+        **endpoint.view_settings(args),
+        **trusted,
+    )
+
+    def show(served: PerfServed) -> None:
+        out.text(server_line(served))
+        out.result(served)
+
+    async with serve(
+        port=args.port, config=config, one_off=args.one_off,
+        on_served=show, on_failed=out.session_failed,
+    ) as server:  # fmt: skip
+        endpoint.announce(out, server.context)
+        out.note(f"listening on TCP port {server.port}, UDP port {server.context.udp_port}")
+        error = await server.until_closed()
+        return Exit.OK if error is None else exit_code(error)

@@ -9,7 +9,7 @@ from msgspec import Meta, Struct
 
 from mrc.cli import figures
 from mrc.events import EvEvent, PlaneEvent, PlaneShareEvent
-from mrc.results import Failure, Result
+from mrc.results import Failure, Plain, Result
 from mrc.typed import Whole
 
 Real = Annotated[float, Meta(ge=-1e15, le=1e15)]
@@ -29,11 +29,13 @@ class PerfMachine(Struct, frozen=True, kw_only=True):
     cpu_cores: int | None
     """Cores of this host."""
     arguments: tuple[str, ...]
-    """The command line, without the program's name."""
+    """The command line, without the program's name; empty of a program that calls `measure`."""
 
 
 class TestPlan(Struct, frozen=True, kw_only=True):
     """The parameters of one test."""
+
+    __test__: ClassVar = False  # for pytest, which collects classes by their names
 
     pattern: Literal["stream", "ping-pong"]
     """stream: WRITEs stay in flight; ping-pong: a WRITE_IMM is answered by another."""
@@ -104,7 +106,7 @@ class SendWaits(Struct, frozen=True):
     """Nothing: the processor decided."""
 
 
-class Interval(Struct, frozen=True, kw_only=True):
+class Interval(Plain, frozen=True, kw_only=True):
     """What happened at one end between two moments."""
 
     start_seconds: float
@@ -235,8 +237,10 @@ class PerfEnd(Interval, frozen=True, kw_only=True):
     """EVs and planes that changed; null without --bins."""
 
 
-class Test(Struct, frozen=True, kw_only=True):
+class Test(Plain, frozen=True, kw_only=True):
     """One test: with -a there are several."""
+
+    __test__: ClassVar = False  # for pytest, which collects classes by their names
 
     plan: TestPlan
     """Its parameters."""
@@ -297,7 +301,7 @@ class StartEvent(Setup, frozen=True, kw_only=True):
     """What this line is."""
 
 
-class IntervalEvent(Interval, frozen=True, kw_only=True):
+class IntervalEvent(Interval, frozen=True, kw_only=True, tag=True, tag_field="result"):
     """A line of the stream for each interval."""
 
     schema: Literal[1] = 1
@@ -306,7 +310,7 @@ class IntervalEvent(Interval, frozen=True, kw_only=True):
     """What this line is."""
 
 
-class TestEvent(Test, frozen=True, kw_only=True):
+class TestEvent(Test, frozen=True, kw_only=True, tag=True, tag_field="result"):
     """A line of the stream for each test that ended."""
 
     schema: Literal[1] = 1

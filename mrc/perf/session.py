@@ -310,7 +310,8 @@ class ClientTest(Struct, dict=True):
         try:
             interrupted = False
             try:
-                await self.session.watched(self._until_over(work, seconds), failing(work))
+                over = self._until_over(work, seconds)
+                await self.session.watched(over, *map(failing, (work, *watch)))
             except asyncio.CancelledError:
                 took_cancellation()
                 interrupted = True

@@ -135,7 +135,9 @@ def test_actions__as_json(bed_name: str, capsys: pytest.CaptureFixture[str]) -> 
         assert typed(action, "--name", bed_name, *words, "--json") == code
         return printed(f"testbed {action}", capsys.readouterr().out)
 
-    assert told("status", code=1) == {"schema": 1, "name": bed_name, "state": "down"}
+    assert told("status", code=1) == {
+        "result": "NotUp", "schema": 1, "name": bed_name, "state": "down",
+    }  # fmt: skip
     assert told("up", *SMALL)["built"] is True
     assert told("up", *SMALL)["built"] is False
     fault = {"target": "t1:1.0", **SILENT, "loss_share": 0.2}

@@ -292,7 +292,9 @@ def test_demo__interrupted(demo: subprocess.Popen[str], bed_name: str, tmp_path:
     demo.send_signal(signal.SIGINT)
     output, _ = demo.communicate(timeout=PATIENCE)
     assert demo.returncode == 130
-    assert printed("demo", output) == {"schema": 1, "error": "interrupted", "exit_code": 130}
+    assert printed("demo", output) == {
+        "result": "Failure", "schema": 1, "error": "interrupted", "exit_code": 130,
+    }  # fmt: skip
     assert nothing_left(bed_name, tmp_path)
 
 

@@ -30,7 +30,6 @@ from mrc import (
     blocking,
     products,
 )
-from mrc.cli import schema
 
 CLASSES = [name for name in mrc.__all__ if isinstance(getattr(mrc, name), type)]
 
@@ -135,7 +134,7 @@ def test_hello__can_be_read_without_the_engine() -> None:
 # ---- The modules that the core names by strings -------------------------------------------------
 
 
-PLACES = [f"mrc.{place}" for places in schema.COMMANDS.values() for place in places]
+PLACES = [f"mrc.{place}" for places in products.RESULTS.values() for place in places]
 MODULES = {
     *products.COMMANDS.values(),
     *products.FINDINGS,

@@ -28,9 +28,10 @@ from mrc.cli.figures import bins, bins_lines
 from mrc.engine.engine import Notice
 from mrc.enums import EventReason, EventType
 from mrc.perf.load import Pattern, PerfDirection, PerfPlan
+from mrc.perf.measurement import changes
+from mrc.perf.measurement import test_of as shown_of
 from mrc.perf.meter import History, Meter, PeerBins
-from mrc.perf.report import MAX_LINES, change_lines, changes, summary_lines
-from mrc.perf.report import test_of as shown_of
+from mrc.perf.report import MAX_LINES, change_lines, summary_lines
 from mrc.perf.results import EvChange, PlaneChange, ShareChange
 from mrc.perf.session import PlanRefusedError, connect
 from mrc.results import plain
@@ -74,7 +75,11 @@ async def test_plan__both_ends_tell_their_history(direction: PerfDirection) -> N
         assert sum(history.recording.bytes) == (size if receives else 0)
         assert (shown[name]["bins"] is not None) == receives
         assert shown[name]["changes"]["evs"] == []
-    charts = [line for line in summary_lines(result) if line.startswith("goodput at the")]
+    charts = [
+        line
+        for line in summary_lines(result.plan, shown_of(result))
+        if line.startswith("goodput at the")
+    ]
     assert len(charts) == plan.client_receives + plan.server_receives
 
 
@@ -212,18 +217,18 @@ def test_bins_lines__goodput_and_gap() -> None:
 
 
 def test_change_lines__in_order_and_not_too_many() -> None:
-    lines = change_lines("server", replace(HISTORY, lost_changes=0))
+    lines = change_lines("server", changes(replace(HISTORY, lost_changes=0)))
     assert [line.split("  ", 1)[1].strip() for line in lines] == [
         "0.001000 s  t1:2.0: GOOD to ASSUMED_BAD, LOSS",
         "0.002000 s  plane 2 suspended, SILENCE",
         "0.003000 s  plane 1 slow, DELIVERY: carries 9% of the others",
     ]
-    assert change_lines("server", HISTORY)[-1].endswith(" 3 more changes: see --json")
+    assert change_lines("server", changes(HISTORY))[-1].endswith(" 3 more changes: see --json")
     (ev,) = HISTORY.evs
     paths = tuple(replace(ev, path=f"t1:{plane}.0") for plane in range(3, 103))
     many = replace(HISTORY, evs=paths)
-    assert len(change_lines("server", many)) == MAX_LINES + 1
-    assert change_lines("server", many)[-1].endswith("93 more changes: see --json")
+    assert len(change_lines("server", changes(many))) == MAX_LINES + 1
+    assert change_lines("server", changes(many))[-1].endswith("93 more changes: see --json")
 
 
 def test_change_lines__the_same_change_is_one_line() -> None:
@@ -233,7 +238,7 @@ def test_change_lines__the_same_change_is_one_line() -> None:
     back = replace(ev, old=ev.new, new=ev.old, reason="FLOOR", at_ns=ev.at_ns + MS // 2)
     planes = tuple(replace(plane, qpn=qpn, at_ns=plane.at_ns + qpn * MS) for qpn in range(16))
     same = replace(HISTORY, evs=(*flaps, back), planes=planes, shares=(), lost_changes=0)
-    assert [line.split("  ", 1)[1].strip() for line in change_lines("client", same)] == [
+    assert [line.split("  ", 1)[1].strip() for line in change_lines("client", changes(same))] == [
         "0.001000 s  t1:2.0: GOOD to ASSUMED_BAD, LOSS (3 times, until 0.003000 s)",
         "0.001500 s  t1:2.0: ASSUMED_BAD to GOOD, FLOOR",
         "0.002000 s  plane 2 suspended, SILENCE (16 times by 16 QPs, until 0.017000 s)",

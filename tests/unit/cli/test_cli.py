@@ -255,7 +255,7 @@ def test_main__version_names_protocol_and_libraries(mrc: Mrc) -> None:
 def test_main__error_as_json(mrc: Mrc) -> None:
     done = mrc("send", "--json", "/nowhere", "h1")
     assert complaint(done, 1) == "mrc send: /nowhere: no such file"
-    told = {"schema": 1, "error": "/nowhere: no such file", "exit_code": 1}
+    told = {"result": "Failure", "schema": 1, "error": "/nowhere: no such file", "exit_code": 1}
     assert printed("send", done.stdout) == told
 
 

@@ -80,14 +80,14 @@ def test_batch_lines__counts_what_a_pack_has() -> None:
 
 
 def test_settings__by_their_names_of_today() -> None:
-    """A former name would warn, which fails here, and be gone in the next version."""
     config = ContextConfig(
         queues=Queues(sq_depth=77), retries=Retries(ack_timeout_exponent=9),
         spraying=Spraying(burst_packets=3),
     )  # fmt: skip
     qp = Mock(peer=Mock(host="h1"), path_mtu=1024, mpr=2048)
     found = plain(settings(Mock(config=config, udp_port=4791), qp, tcp_port=7))
-    assert [found[key] for key in ("sq_depth", "timeout", "spray", "mpr")] == [77, 9, 3, 2048]
+    keys = ("sq_depth", "ack_timeout_exponent", "burst_packets", "mpr")
+    assert [found[key] for key in keys] == [77, 9, 3, 2048]
 
 
 def test_waits_sentence__without_what_took_no_time() -> None:

@@ -34,7 +34,7 @@ from mrc.results import Failure, like, plain
 
 COMMANDS = commands()
 TESTS = Path(__file__).parents[2]
-FAILURE = json.dumps({"schema": 1, "error": "no such file", "exit_code": 1})
+FAILURE = json.dumps({"result": "Failure", "schema": 1, "error": "no such file", "exit_code": 1})
 EV = EvInfo(
     index=0, ev=7, plane=1, path="t1:1.0", destination="fd00::1", usids=("0101",), segments=(),
     state=EvState.ASSUMED_BAD, active=True, sent_packets=1, sent_bytes=2, lost_packets=3,
@@ -121,7 +121,8 @@ def test_like__takes_what_is_shared_and_misses_nothing() -> None:
     assert like(EvInfo, EV, plane=2).plane == 2
     with pytest.raises(TypeError, match="probe"):
         like(ProbedEv, EV)
-    assert plain(Failure(error="x", exit_code=2)) == {"schema": 1, "error": "x", "exit_code": 2}
+    told = {"result": "Failure", "schema": 1, "error": "x", "exit_code": 2}
+    assert Failure(error="x", exit_code=2).to_dict() == told
 
 
 # ---- The README ----------------------------------------------------------------------------------

@@ -12,6 +12,7 @@ import random
 import time
 from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -33,23 +34,19 @@ from mrc.perf import load
 from mrc.perf import session as perf_session
 from mrc.perf.cli import INSTEAD
 from mrc.perf.load import Pattern, PerfDirection, PerfPlan
+from mrc.perf.measurement import interval_of
+from mrc.perf.measurement import test_of as shown_of
 from mrc.perf.meter import Histogram, History, MeterInterval, PeerBins
-from mrc.perf.report import (
-    PerfReport,
-    interval_line,
-    interval_of,
-    slow_planes,
-    summary_lines,
-    sweep_table,
-)
+from mrc.perf.report import PerfReport, interval_line, slow_planes, summary_lines, sweep_table
 from mrc.perf.results import (
     EvChange,
     Latency,
     PerfMachine,
     PlaneChange,
     SendWaits,
-    Setup,
     ShareChange,
+    StartEvent,
+    TestEvent,
 )
 from mrc.perf.session import (
     Client,
@@ -61,7 +58,7 @@ from mrc.perf.session import (
     next_lap,
 )
 from mrc.perf.session import TestResult as Result
-from mrc.results import plain
+from mrc.results import like, plain
 
 MIB = 1 << 20
 SERVED = {"service": "perf"}
@@ -200,7 +197,7 @@ def test_outcome__text_of_a_hostile_server_is_harmless() -> None:
 def test_interval_line__shares_of_what_the_plan_moves(
     direction: PerfDirection, shares: str
 ) -> None:
-    interval = moving({1: 600, 2: 400}, {1: 125, 2: 375})
+    interval = interval_of(moving({1: 600, 2: 400}, {1: 125, 2: 375}))
     assert interval_line(PerfPlan(direction=direction), interval).endswith(shares)
     assert "EV changes" not in interval_line(PerfPlan(), interval)
     assert " EV changes  " in interval_line(PerfPlan(), interval, verbose=True)
@@ -209,7 +206,7 @@ def test_interval_line__shares_of_what_the_plan_moves(
 def test_interval__slow_and_suspended_planes_are_marked() -> None:
     interval = moving({1: 600, 2: 30, 3: 370}, {1: 0, 2: 0, 3: 0}, (2,), (3,))
     planes = "planes 1: 60% 2: 3% (slow) 3: 37% (suspended)"
-    assert interval_line(PerfPlan(), interval).endswith(planes)
+    assert interval_line(PerfPlan(), interval_of(interval)).endswith(planes)
     shown = plain(interval_of(interval))
     assert shown["planes"][:2] == [
         {
@@ -238,7 +235,7 @@ def test_slow_planes__in_each_direction(direction: PerfDirection, said: list[str
     there, back = {1: 100 * MIB, 2: 9 * MIB}, {1: 5 * MIB, 2: 100 * MIB}
     moved = PerfOutcome(moving(there, back), 0, NONE)
     result = Result(PerfPlan(direction=direction), moved, None, (), False)
-    assert slow_planes(result) == said
+    assert slow_planes(result.plan, shown_of(result)) == said
 
 
 def test_slow_planes__not_one_that_was_suspended_meanwhile() -> None:
@@ -246,13 +243,14 @@ def test_slow_planes__not_one_that_was_suspended_meanwhile() -> None:
     total = moving(moved, {})
     part = replace(total, planes_suspended=(2,))
     result = Result(PerfPlan(), PerfOutcome(total, 0, NONE), None, (part, total), False)
-    assert slow_planes(result) == ["plane 4 carried 8% of the others"]
+    assert slow_planes(result.plan, shown_of(result)) == ["plane 4 carried 8% of the others"]
 
 
 def test_slow_planes__not_one_with_a_weight() -> None:
     total = replace(moving({1: 100 * MIB, 2: 9 * MIB}, {}), weights={2: 10})
-    assert slow_planes(Result(PerfPlan(), PerfOutcome(total, 0, NONE), None, (), False)) == []
-    assert interval_line(PerfPlan(), total).endswith("planes 1: 92% 2: 8% (weight 10)")
+    result = Result(PerfPlan(), PerfOutcome(total, 0, NONE), None, (), False)
+    assert slow_planes(result.plan, shown_of(result)) == []
+    assert interval_line(PerfPlan(), interval_of(total)).endswith("planes 1: 92% 2: 8% (weight 10)")
     assert interval_of(total).planes[1].weight == 10
 
 
@@ -619,22 +617,33 @@ def ping_pong(size: int) -> Result:
     return result(plan, client, end(2000, 2000, 1000, NONE))
 
 
-def setup() -> Setup:
+def setup() -> StartEvent:
     machine = PerfMachine(
         started_at="", host="h0", kernel="6", cpu=None, cpu_cores=2, arguments=("perf", "h1")
     )  # fmt: skip
-    values = {name: None for name in Setup.__struct_fields__ if name != "schema"}
-    known = {"peer": "h1", "planes": (1,), "machine": machine}
-    return Setup(**values | known)  # type: ignore[arg-type]
+    known = {"peer": "h1", "planes": (1,), "machine": machine, "schema": 1, "event": "start"}
+    values: dict[str, Any] = dict.fromkeys(StartEvent.__struct_fields__) | known
+    return StartEvent(**values)
+
+
+def report_of(results: Sequence[Result], **options: bool) -> PerfReport:
+    """The report of these tests, before it ends."""
+    out = Output("mrc perf", quiet=True, **{"as_json": False, **options})
+    report = PerfReport(out, [each.plan for each in results], stream=False)
+    ctx: Any = SimpleNamespace(config=loopback_config())
+    report.show(ctx, setup())
+    for each in results:
+        report.show(ctx, like(TestEvent, shown_of(each)))
+    return report
+
+
+def lines_of(result: Result, *, verbose: bool = False) -> list[str]:
+    """The summary of a test."""
+    return summary_lines(result.plan, shown_of(result), verbose=verbose)
 
 
 def csv_of(results: Sequence[Result], capsys: pytest.CaptureFixture[str]) -> list[dict[str, str]]:
-    out = Output("mrc perf", as_json=False, quiet=True, as_csv=True)
-    report = PerfReport(out, [each.plan for each in results], setup(), stream=False)
-    report.start()
-    for each in results:
-        report.add(each)
-    report.end()
+    report_of(results, as_csv=True).end()
     return list(csv.DictReader(capsys.readouterr().out.splitlines()))
 
 
@@ -652,20 +661,20 @@ def test_run__csv_is_not_for_servers(capsys: pytest.CaptureFixture[str]) -> None
 
 
 def test_interval_line__only_an_end_that_writes_retransmits() -> None:
-    total = end(100, 100, 1, NONE).total
+    total = interval_of(end(100, 100, 1, NONE).total)
     assert "1 rtx" in interval_line(PerfPlan(), total)
     assert "rtx" not in interval_line(PerfPlan(direction=PerfDirection.REVERSE), total)
 
 
 def test_sweep_table__each_direction_has_its_own_row() -> None:
-    head, first, second, *_ = sweep_table([both_ways(1024)]).split("\n")
+    head, first, second, *_ = sweep_table([shown_of(both_ways(1024))]).split("\n")
     assert head.split()[:4] == ["MsgSize", "writer", "TotalOps", "BW_avg(Gbps)"]
     assert first.split() == ["1024", "client", "200", "0.400", "0.000100", "3.0", "6.0"]
     assert second.split() == ["1024", "server", "100", "0.200", "0.000050", "5.0", "10.0"]
 
 
 def test_sweep_table__of_latency_says_that_it_is_half_a_round_trip() -> None:
-    title, head, row = sweep_table([ping_pong(2)]).split("\n")
+    title, head, row = sweep_table([shown_of(ping_pong(2))]).split("\n")
     assert title == "half of each round trip:"
     assert head.split() == [
         "MsgSize", "RoundTrips", "min(us)", "p50(us)", "p99(us)", "p99.9(us)", "max(us)",
@@ -674,7 +683,7 @@ def test_sweep_table__of_latency_says_that_it_is_half_a_round_trip() -> None:
 
 
 def test_summary_lines__an_end_that_only_answers_has_no_latency() -> None:
-    lines = summary_lines(ping_pong(2))
+    lines = lines_of(ping_pong(2))
     assert [line for line in lines if "p50" in line] == [
         "half RTT   p50 7 us  p99 14 us  p99.9 21 us  max 28 us  (1000 samples)"
     ]
@@ -684,7 +693,7 @@ def test_summary_lines__an_end_that_only_answers_has_no_latency() -> None:
 def test_summary_lines__an_end_that_only_receives_tells_no_packets_sent() -> None:
     client, server = end(100 * MB, 0, 100, latency(100, 3000)), end(0, 100 * MB, 0, NONE)
     silent = replace(server.total, sent_packets=0, retransmitted_packets=0)
-    lines = summary_lines(result(PerfPlan(), client, PerfOutcome(silent, 0, NONE)))
+    lines = lines_of(result(PerfPlan(), client, PerfOutcome(silent, 0, NONE)))
     assert "; 10 data packets sent, of which 1 retransmission (0 B)" in lines[-2]
     assert lines[-1].startswith("server ") and "sent" not in lines[-1]
 
@@ -693,9 +702,9 @@ def test_summary_lines__what_an_end_waits_for() -> None:
     client, server = end(100 * MB, 0, 100, latency(100, 3000)), end(0, 100 * MB, 0, NONE)
     waits = SendWaits(peer_seconds=0.5, network_seconds=1.5)
     client = replace(client, total=replace(client.total, waits=waits))
-    lines = summary_lines(result(PerfPlan(), client, server), verbose=True)
+    lines = lines_of(result(PerfPlan(), client, server), verbose=True)
     assert lines[-2].strip() == "held by the peer's window 25%, congestion windows 75%"
-    assert not any("held by" in line for line in summary_lines(result(PerfPlan(), client, server)))
+    assert not any("held by" in line for line in lines_of(result(PerfPlan(), client, server)))
 
 
 def test_csv__a_line_for_each_interval(capsys: pytest.CaptureFixture[str]) -> None:
@@ -706,9 +715,7 @@ def test_csv__a_line_for_each_interval(capsys: pytest.CaptureFixture[str]) -> No
 
 
 def test_fail__prints_what_was_measured(capsys: pytest.CaptureFixture[str]) -> None:
-    out = Output("mrc perf", as_json=True, quiet=True)
-    report = PerfReport(out, [both_ways(1024).plan], setup(), stream=False)
-    report.add(both_ways(1024))
+    report = report_of([both_ways(1024)], as_json=True)
     assert report.fail(PathError("all paths were lost")) == 4
     printed = capsys.readouterr()
     found = json.loads(printed.out)
@@ -720,7 +727,7 @@ def test_fail__prints_what_was_measured(capsys: pytest.CaptureFixture[str]) -> N
 def test_sweep_table__a_test_that_failed_at_once() -> None:
     both = both_ways(1024)
     client = replace(both.client, total=replace(both.client.total, seconds=0.0))
-    assert "1024" in sweep_table([replace(both, client=client)])
+    assert "1024" in sweep_table([shown_of(replace(both, client=client))])
 
 
 @pytest.mark.parametrize("sizes", [[2], [2, 4]])
