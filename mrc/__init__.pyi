@@ -5,6 +5,7 @@
 from mrc.aio.context import open as open
 from mrc.aio.context import Context as Context
 from mrc.config import ContextConfig as ContextConfig
+from mrc.linux.namespace import NetworkNamespace as NetworkNamespace
 from mrc.config import Retries as Retries
 from mrc.config import Queues as Queues
 from mrc.config import Spraying as Spraying

@@ -241,7 +241,10 @@ class _Attempt:
         expected = self._host if srv6 and self._host in srv6.peers else ""
         pause, drops = _FIRST_PAUSE_SECONDS, 0
         while True:
-            self.channel = await dial(self._local.host, self._host, self._port, self._local.source)
+            local = self._local
+            self.channel = await dial(
+                local.host, self._host, self._port, local.source, namespace=local.config.namespace
+            )
             self.channel.limit_silence(on=True)
             try:
                 with extended(limit, self.channel, seconds, EXCHANGE_TRIPS):
@@ -893,5 +896,10 @@ class _Exchange:
             return None
         local, called, port = self.local, self.channel.called, self.channel.ports[1]
         return lambda: rejoined(
-            lambda: dial(local.host, called, port, None, self.proved), local.guard, token, local.rng
+            lambda: dial(
+                local.host, called, port, None, self.proved, namespace=local.config.namespace
+            ),
+            local.guard,
+            token,
+            local.rng,
         )
