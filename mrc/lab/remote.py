@@ -46,11 +46,12 @@ from mrc.linux import netns, system
 from mrc.testbed import build, state
 from mrc.testbed import capture as captures
 from mrc.testbed import plan as plans
-from mrc.testbed.bed import Removed, Testbed
+from mrc.testbed.bed import Testbed
 from mrc.testbed.child import BlockingChild
 from mrc.testbed.cli.main import Action
 from mrc.testbed.faults import Fault, Hop
 from mrc.testbed.plan import BedLink, BedPlan, MachineShare
+from mrc.testbed.results import Removed
 from mrc.testbed.shape import MANAGEMENT, Shape
 from mrc.testbed.signals import FirstSignal
 from mrc.testbed.topology import Target
