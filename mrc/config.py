@@ -278,6 +278,9 @@ class ContextConfig(Checked):
         names = [name for name, _ in map(_weighed, self.interfaces)]
         if twice := sorted({name for name in names if names.count(name) > 1}):
             raise ConfigError(f"interfaces: has {', '.join(twice)} twice")
+        if self.namespace != OWN and self.security is not None and self.security.plain_loopback:
+            # /proc/net has the owners of sockets in the process's own namespace only.
+            raise ConfigError("security: plain_loopback requires the namespace of this process")
         subjects = [str(each.name).partition("_")[0] for each in self.readings]
         if twice := sorted({each for each in subjects if subjects.count(each) > 1}):
             raise ConfigError(f"readings: names two alternatives of {', '.join(twice)}")
