@@ -85,7 +85,8 @@ def up(
     of `mrc testbed up`, with the same defaults and in the same units; they override the topology.
     `name` None takes a free name, so that several test beds can be up. The end of `async with`
     takes it down; after `bed = await up()` call `bed.close()`. It also goes down when this program
-    ends or crashes: only `mrc testbed up` builds one that stays. Raises ArgumentError, ConfigError
+    ends or crashes; should its server be killed at the same time, with the next `up` of any
+    program. Only `mrc testbed up` builds one that stays. Raises ArgumentError, ConfigError
     for an invalid file, StateError if one of this name is up or this system allows none, and
     NetlinkError.
     """

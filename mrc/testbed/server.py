@@ -3,7 +3,8 @@
 
 Only a process with one thread can join the user namespace of an ordinary user's test beds, so a
 program with an event loop has this one do it, also as root. It outlives a program that crashes:
-when its input ends, it takes down the test bed that it has built. A request is a line of JSON, and
+when its input ends, it takes down the test bed that it has built. What it leaves if it is killed
+as well, the next such process takes down. A request is a line of JSON, and
 so is an answer.
 """
 
@@ -71,6 +72,8 @@ class _Server:
 
     def up(self, name: str | None, shape: Any) -> object:
         self._join(create=True)
+        for each in state.abandoned():
+            operations.down(each)
         wanted = state.decode(shape).shape
         bed = Testbed.of(_free_name() if name is None else name, wanted)
         if not bed.up():
@@ -78,6 +81,7 @@ class _Server:
                 f"test bed {bed.name} is up already: mrc.testbed.existing({bed.name!r}) has it"
             )
         self.built.push(bed.__exit__)
+        state.own(bed.name)  # until this process ends
         self._bed = bed
         return self._description()
 

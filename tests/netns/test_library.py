@@ -215,6 +215,28 @@ def test_up__goes_down_with_a_program_that_crashes(signum: signal.Signals) -> No
     wait_until(lambda: not [each for each in netns.names() if each.startswith(f"mrc-{name}")])
 
 
+def test_up__after_a_crash_of_program_and_server() -> None:
+    name = fresh_name()
+    command = [sys.executable, "-P", "-c", CRASHING, name]
+    with subprocess.Popen(command, stdout=subprocess.PIPE) as program:
+        assert program.stdout is not None
+        assert program.stdout.readline() == b"up\n"
+        children = Path(f"/proc/{program.pid}/task/{program.pid}/children").read_text().split()
+        words = {int(each): Path("/proc", each, "cmdline").read_bytes() for each in children}
+        (server,) = (pid for pid, line in words.items() if b"mrc.testbed.server" in line)
+        os.kill(server, signal.SIGKILL)
+        program.kill()
+    assert state.load(name) is not None
+    asyncio.run(_up_and_down())
+    assert state.load(name) is None
+    assert not [each for each in netns.names() if each.startswith(f"mrc-{name}")]
+
+
+async def _up_and_down() -> None:
+    async with mrc.testbed.up(**ONE):
+        pass
+
+
 # ---- The fixture ---------------------------------------------------------------------------------
 
 
