@@ -5,12 +5,13 @@ from mrc.testbed.library import up as up
 from mrc.testbed.library import existing as existing
 from mrc.testbed.library import Bed as Bed
 from mrc.testbed.library import Host as Host
+from mrc.testbed.library import HostProcess as HostProcess
+from mrc.testbed.library import BedFault as BedFault
 from mrc.testbed.results import BedHost as BedHost
 from mrc.testbed.results import BedProgram as BedProgram
 from mrc.testbed.results import Drained as Drained
 from mrc.testbed.results import FabricCounters as FabricCounters
 from mrc.testbed.results import Healed as Healed
-from mrc.testbed.results import Injection as Injection
 from mrc.testbed.results import LinkCounters as LinkCounters
 from mrc.testbed.results import Removed as Removed
 from mrc.testbed.results import Status as Status

@@ -23,7 +23,7 @@ from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
 from threading import RLock
-from typing import Any, TypeVar
+from typing import Any, Self, TypeVar
 
 from msgspec import convert
 
@@ -36,7 +36,7 @@ from mrc.tasks import begun, within
 from mrc.testbed import state
 from mrc.testbed.bed import Testbed
 from mrc.testbed.child import BlockingChild
-from mrc.testbed.faults import Mode, rate_fields
+from mrc.testbed.faults import Mode, TargetFault, rate_fields
 from mrc.testbed.plan import BedPlan
 from mrc.testbed.results import Drained, Healed, Injection, Removed, Status
 from mrc.testbed.server import answered
@@ -111,7 +111,7 @@ def up(
         if rate is not None:
             options["rate"] = parse_rate(rate)
     file = None if topology is None else str(topology)
-    return Opening(Bed._up(name, chosen_shape(file, Fabric(fabric), options)), Bed._leave)
+    return Opening(Bed._up(name, chosen_shape(file, Fabric(fabric), options)), Bed.__aexit__)
 
 
 def existing(name: str = DEFAULT_NAME) -> Opening[Bed]:
@@ -120,7 +120,7 @@ def existing(name: str = DEFAULT_NAME) -> Opening[Bed]:
     The end of `async with` leaves it up. Raises StateError if it is not up, or is over several
     machines.
     """
-    return Opening(Bed._existing(name), Bed._leave)
+    return Opening(Bed._existing(name), Bed.__aexit__)
 
 
 class Bed:
@@ -130,10 +130,8 @@ class Bed:
     """
 
     def __init__(self) -> None:
-        self.name = ""
-        """Name of the test bed, as in `mrc testbed status --name NAME`."""
-        self.shape: Shape
-        """Its parameters."""
+        self._name = ""
+        self._shape: Shape
         self._lock = RLock()  # one request at a time
         self._namespaces: dict[str, tuple[NetworkNamespace, subprocess.Popen[bytes]]] = {}
         command = [sys.executable, "-P", "-m", "mrc.testbed.server"]
@@ -156,12 +154,25 @@ class Bed:
                 self._server.process.terminate()  # it removes what it has begun
             await asyncio.shield(_in_thread(self._end))
             raise
-        self.name = found["name"]
-        self.shape = state.decode(found["state"]).shape
+        self._name = found["name"]
+        self._shape = state.decode(found["state"]).shape
         return self
 
-    async def _leave(self, *_: object) -> None:
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *exc_info: object) -> None:
         await self.close()
+
+    @property
+    def name(self) -> str:
+        """Name of the test bed, as in `mrc testbed status --name NAME`."""
+        return self._name
+
+    @property
+    def shape(self) -> Shape:
+        """Its parameters."""
+        return self._shape
 
     async def close(self) -> None:
         """Takes the test bed down if this object built it. Contexts in its hosts must be closed
@@ -178,7 +189,7 @@ class Bed:
 
     # ---- Hosts ------------------------------------------------------------------------------
 
-    @cached_property
+    @property
     def hosts(self) -> tuple[Host, ...]:
         """Its hosts: h0, h1, ..."""
         return tuple(Host(self, f"h{number}") for number in self.shape.host_numbers())
@@ -204,7 +215,7 @@ class Bed:
         reorder: float | None = None,
         delay: str | None = None,
         jitter: str | None = None,
-    ) -> Opening[Injection]:
+    ) -> Opening[BedFault]:
         """Injects a fault: `async with bed.fail("plane:2")` until its end, `await bed.fail(...)`
         until `heal`. It replaces an earlier fault of the same target.
 
@@ -226,11 +237,11 @@ class Bed:
                 **({} if rate is None else rate_fields(rate)),
             }
         fault = {key: value for key, value in fault.items() if value is not None}
+        return Opening(self._fail(target, mode, fault), BedFault.__aexit__)
 
-        async def leave(*_: object) -> None:
-            await self.heal(target)
-
-        return Opening(self._ask("fail", Injection, target=target, mode=mode, **fault), leave)
+    async def _fail(self, target: str, mode: str, fault: dict[str, Any]) -> BedFault:
+        found = await self._ask("fail", Injection, target=target, mode=mode, **fault)
+        return BedFault(self, found.fault)
 
     async def heal(self, target: str = "all") -> Healed:
         """Ends the fault of a target, or all faults. Raises ArgumentError for a wrong target."""
@@ -319,13 +330,40 @@ class Bed:
                 server.close(_END_SECONDS)
 
 
+class BedFault:
+    """A fault of a test bed: what `Bed.fail` injected. The end of `async with` heals its target."""
+
+    def __init__(self, bed: Bed, fault: TargetFault) -> None:
+        self._bed = bed
+        self._fault = fault
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *exc_info: object) -> None:
+        await self.heal()
+
+    @property
+    def fault(self) -> TargetFault:
+        """What fails, and how."""
+        return self._fault
+
+    async def heal(self) -> Healed:
+        """Ends it, as `Bed.heal`."""
+        return await self._bed.heal(self._fault.target)
+
+
 class Host:
     """A host of a test bed, or a switch, in which only commands run."""
 
     def __init__(self, bed: Bed, name: str) -> None:
-        self.name = name
-        """h0, h1, ..."""
+        self._name = name
         self._bed = bed
+
+    @property
+    def name(self) -> str:
+        """h0, h1, ..."""
+        return self._name
 
     def context(self, config: ContextConfig | None = None, /, **fields: Any) -> Opening[Context]:
         """A Context of this program in this host: `async with host.context() as context`.
@@ -377,7 +415,7 @@ class Host:
             except TimeoutError:
                 words = " ".join(str(word) for word in argv)
                 raise TimeoutError(f"{self.name}: {words}: runs for {timeout} s") from None
-        out, err = (each.decode(errors="replace") for each in said)
+        out, err = ((each or b"").decode(errors="replace") for each in said)
         assert process.returncode is not None
         done = subprocess.CompletedProcess([*argv], process.returncode, out, err)
         if check:
@@ -394,13 +432,13 @@ class Host:
         env: Mapping[str, str] | None = None,
         cwd: Argument | None = None,
         user: str | None = None,
-    ) -> Opening[Process]:
+    ) -> Opening[HostProcess]:
         """Starts a command in this host, as `asyncio.create_subprocess_exec` does, in a session
-        of its own. The end of `async with` kills its process group; after `await`, the end of the
-        test bed does.
+        of its own. `stdin`, `stdout` and `stderr` are as there, such as `subprocess.PIPE`. The end
+        of `async with` kills its process group; after `await`, the end of the test bed does.
         """
         streams = {"stdin": stdin, "stdout": stdout, "stderr": stderr}
-        return Opening(self._start(argv, streams, env, cwd, user), _kill)
+        return Opening(self._start(argv, streams, env, cwd, user), HostProcess.__aexit__)
 
     async def _start(
         self,
@@ -409,18 +447,71 @@ class Host:
         env: Mapping[str, str] | None,
         cwd: Argument | None,
         user: str | None,
-    ) -> Process:
+    ) -> HostProcess:
         words, environment = await _in_thread(self._bed._command, self.name, argv, user, cwd)
-        return await asyncio.create_subprocess_exec(
+        process = await asyncio.create_subprocess_exec(
             *words, **streams, env=environment | {**(env or {})}, cwd=cwd, start_new_session=True
         )
+        return HostProcess(process)
 
 
-async def _kill(process: Process, *_: object) -> None:
-    with suppress(ProcessLookupError):
-        os.killpg(process.pid, signal.SIGKILL)
-    await process.wait()
-    process._transport.close()  # type: ignore[attr-defined]  # its pipes, which others may hold
+class HostProcess:
+    """A command that `Host.start` began. The end of `async with` kills it and its children in its
+    process group.
+    """
+
+    def __init__(self, process: Process) -> None:
+        self._process = process
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *exc_info: object) -> None:
+        self.send_signal(signal.SIGKILL)
+        await self._process.wait()
+        self._process._transport.close()  # type: ignore[attr-defined]  # others may hold its pipes
+
+    @property
+    def pid(self) -> int:
+        """Its process id, on the machine."""
+        return self._process.pid
+
+    @property
+    def returncode(self) -> int | None:
+        """Its exit code, or -N after signal N; None: it runs."""
+        return self._process.returncode
+
+    async def wait(self, *, timeout: float | None = None) -> int:
+        """Its exit code, when it has ended. Raises TimeoutError after so many seconds."""
+        async with within(timeout):
+            return await self._process.wait()
+
+    async def communicate(self, input: bytes | None = None) -> tuple[bytes | None, bytes | None]:
+        """Sends it this and the end of its input; returns all that it writes to stdout and stderr,
+        None without a pipe.
+        """
+        return await self._process.communicate(input)
+
+    async def write(self, data: bytes) -> None:
+        """Writes to its stdin. Raises StateError if that is no pipe."""
+        if self._process.stdin is None:
+            raise StateError("stdin is no pipe: start it with stdin=subprocess.PIPE")
+        self._process.stdin.write(data)
+        await self._process.stdin.drain()
+
+    async def readline(self, *, timeout: float | None = None) -> bytes:
+        """The next line of its stdout; empty at its end. Raises TimeoutError after so many seconds,
+        StateError if stdout is no pipe.
+        """
+        if self._process.stdout is None:
+            raise StateError("stdout is no pipe: start it with stdout=subprocess.PIPE")
+        async with within(timeout):
+            return await self._process.stdout.readline()
+
+    def send_signal(self, signum: int) -> None:
+        """To its process group; nothing happens if it has ended."""
+        with suppress(ProcessLookupError):
+            os.killpg(self.pid, signum)
 
 
 async def _in_thread(function: Callable[..., T], *args: Any, **kwargs: Any) -> T:

@@ -17,6 +17,7 @@ from typing import Any
 import pytest
 from endpoints import until
 from netns.conftest import fresh_name, has_ended
+from slowness import PATIENCE
 from slowness import until as wait_until
 
 import mrc
@@ -55,11 +56,11 @@ async def written(bed: mrc.testbed.Bed) -> AsyncIterator[mrc.QP]:
 @pytest.mark.default
 async def test_host__two_in_one_process_while_a_plane_fails() -> None:
     async with mrc.testbed.up(planes=2, rate="200mbit") as bed:
-        async with written(bed), bed.fail("plane:2") as injection:
-            assert (injection.fault.target, injection.fault.loss) == ("plane:2", 1.0)
+        async with written(bed), bed.fail("plane:2") as failing:
+            assert (failing.fault.target, failing.fault.loss) == ("plane:2", 1.0)
             found = await bed.status()
             assert (found.planes, found.host_rate_bps) == (2, 200_000_000)
-            assert found.faults == (injection.fault,)
+            assert found.faults == (failing.fault,)
         assert (await bed.status(seconds=0)).faults == ()
         async with bed.host("h0").context() as context:
             assert {port.nic for port in context.ports} == {"lo", "p1", "p2"}
@@ -130,11 +131,12 @@ async def test_run__kills_a_command_and_its_children(how: str, tmp_path: Path) -
 
 async def test_start__ends_with_its_block() -> None:
     async with mrc.testbed.up(**ONE) as bed:
-        pipe = asyncio.subprocess.PIPE
+        pipe = subprocess.PIPE
         async with bed.host("h0").start(["cat"], stdin=pipe, stdout=pipe) as process:
-            assert process.stdin is not None and process.stdout is not None
-            process.stdin.write(b"line\n")
-            assert await process.stdout.readline() == b"line\n"
+            await process.write(b"line\n")
+            assert await process.readline(timeout=PATIENCE) == b"line\n"
+            with pytest.raises(TimeoutError):
+                await process.wait(timeout=0.01)
         assert process.returncode == -signal.SIGKILL
         left = await bed.host("h0").start(["sleep", "1000"])
         removed = await bed.down()
