@@ -240,7 +240,11 @@ class Bed:
         return Opening(self._fail(target, mode, fault), BedFault.__aexit__)
 
     async def _fail(self, target: str, mode: str, fault: dict[str, Any]) -> BedFault:
-        found = await self._ask("fail", Injection, target=target, mode=mode, **fault)
+        try:
+            found = await self._ask("fail", Injection, target=target, mode=mode, **fault)
+        except asyncio.CancelledError:  # the server may have injected it
+            await asyncio.shield(self.heal(target))
+            raise
         return BedFault(self, found.fault)
 
     async def heal(self, target: str = "all") -> Healed:
@@ -456,8 +460,8 @@ class Host:
 
 
 class HostProcess:
-    """A command that `Host.start` began. The end of `async with` kills it and its children in its
-    process group.
+    """A command that `Host.start` began. The end of `async with` kills it, with its children in its
+    process group, if it still runs.
     """
 
     def __init__(self, process: Process) -> None:
@@ -467,7 +471,8 @@ class HostProcess:
         return self
 
     async def __aexit__(self, *exc_info: object) -> None:
-        self.send_signal(signal.SIGKILL)
+        if self.returncode is None:
+            self.send_signal(signal.SIGKILL)
         await self._process.wait()
         self._process._transport.close()  # type: ignore[attr-defined]  # others may hold its pipes
 

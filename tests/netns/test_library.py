@@ -69,6 +69,18 @@ async def test_host__two_in_one_process_while_a_plane_fails() -> None:
     assert state.load(left) is None
 
 
+async def test_fail__cancelled_leaves_no_fault() -> None:
+    async with mrc.testbed.up(**ONE) as bed:
+        failing = asyncio.create_task(bed.fail("plane:1"))
+        await asyncio.sleep(0)  # the request has gone
+        failing.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await failing
+        assert (await bed.status(seconds=0)).faults == ()
+        with pytest.raises(mrc.ArgumentError):
+            await bed.fail("plane:7")
+
+
 async def test_up__two_at_once_with_the_same_addresses() -> None:
     async with mrc.testbed.up(**ONE) as one, mrc.testbed.up(**ONE, fabric="emulated") as other:
         assert one.name != other.name
