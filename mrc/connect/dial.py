@@ -25,7 +25,7 @@ from mrc.connect.oob import Channel
 from mrc.connect.tls import Guard, QuestionError
 from mrc.errors import ConnectError, MrcError
 from mrc.fabric.hostconfig import HostConfig, IpAddress
-from mrc.linux.namespace import OWN, NetworkNamespace
+from mrc.linux.namespace import OWN, NetworkNamespace, numeric
 from mrc.tasks import cancelled, within
 
 if TYPE_CHECKING:
@@ -64,7 +64,7 @@ async def dial(
         name = "localhost" if host == config.host else name
     found: list[str] = []
     try:
-        found = await namespace.resolve(name, port)
+        found = await resolve(namespace, name, port)
     except (socket.gaierror, UnicodeError) as error:
         if not others:
             raise unconnected(host, port, error) from error
@@ -78,8 +78,39 @@ async def dial(
         raise unconnected(host, port, error) from error
 
 
+async def resolve(namespace: NetworkNamespace, name: str, port: int) -> list[str]:
+    """The addresses of a name, each with its zone if it has one. Raises socket.gaierror or
+    UnicodeError.
+    """
+    loop = asyncio.get_running_loop()
+    if namespace != OWN:
+        return await loop.run_in_executor(None, namespace.addresses, name)
+    found = await loop.getaddrinfo(name, port, type=socket.SOCK_STREAM)
+    return [numeric(address) for *_, address in found]
+
+
 _Streams = tuple[asyncio.StreamReader, asyncio.StreamWriter]
 _TcpSource = tuple[str, int] | None
+
+
+async def open_connection(
+    namespace: NetworkNamespace, address: str, port: int, source: _TcpSource = None
+) -> _Streams:
+    """As `asyncio.open_connection` to a numeric address; `source`: its `local_addr`."""
+    if namespace == OWN:
+        return await asyncio.open_connection(address, port, local_addr=source)
+    opened = namespace.socket(
+        socket.AF_INET6 if ":" in address else socket.AF_INET, socket.SOCK_STREAM
+    )
+    try:
+        opened.setblocking(False)
+        if source is not None:
+            opened.bind(source)
+        await asyncio.get_running_loop().sock_connect(opened, (address, port))
+        return await asyncio.open_connection(sock=opened)
+    except BaseException:
+        opened.close()
+        raise
 
 
 async def _first(
@@ -96,7 +127,7 @@ async def _first(
         while left or not all(task.done() for task in attempts):
             if left:
                 address, source = left.popleft()
-                opening = namespace.open_connection(address, port, source)
+                opening = open_connection(namespace, address, port, source)
                 attempts.append(asyncio.create_task(opening))
             done, _ = await asyncio.wait(
                 [task for task in attempts if not task.done()],

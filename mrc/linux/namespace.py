@@ -15,7 +15,6 @@ the descriptor, or the addresses as text with spaces between. csrc/io/udp.c asks
 
 from __future__ import annotations
 
-import asyncio
 import errno
 import os
 import socket
@@ -30,8 +29,6 @@ _ANSWER = struct.Struct("=i")
 _MOST_BYTES = 1 << 16
 _ANSWER_SECONDS = 10.0  # to make a socket
 _RESOLVE_SECONDS = 60.0  # name servers may be silent
-
-_Address = tuple[str, int]
 
 
 class NetworkNamespace(NamedTuple):
@@ -62,18 +59,10 @@ class NetworkNamespace(NamedTuple):
             raise OSError(errno.EPROTO, os.strerror(errno.EPROTO))
         return socket.socket(fileno=descriptors[0])
 
-    async def resolve(self, name: str, port: int) -> list[str]:
-        """The addresses that a name has there, each with its zone if it has one. Raises
-        socket.gaierror or UnicodeError.
-        """
-        loop = asyncio.get_running_loop()
-        if self.channel is None:
-            found = await loop.getaddrinfo(name, port, type=socket.SOCK_STREAM)
-            return [numeric(address) for *_, address in found]
-        return await loop.run_in_executor(None, self.addresses, name)
-
     def addresses(self, name: str, flags: int = 0) -> list[str]:
-        """As `resolve`, and waits. `flags`: of getaddrinfo(3)."""
+        """The addresses that a name has there, each with its zone if it has one. Waits for name
+        servers. `flags`: of getaddrinfo(3). Raises socket.gaierror or UnicodeError.
+        """
         if self.channel is None:
             found = socket.getaddrinfo(name, None, type=socket.SOCK_STREAM, flags=flags)
             return [numeric(address) for *_, address in found]
@@ -82,24 +71,6 @@ class NetworkNamespace(NamedTuple):
             return self._ask(request, _RESOLVE_SECONDS)[0].decode().split()
         except OSError as error:
             raise socket.gaierror(error.errno, error.strerror) from error
-
-    async def open_connection(
-        self, address: str, port: int, source: _Address | None = None
-    ) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
-        """As `asyncio.open_connection` to a numeric address; `source`: its `local_addr`."""
-        if self.channel is None:
-            return await asyncio.open_connection(address, port, local_addr=source)
-        family = socket.AF_INET6 if ":" in address else socket.AF_INET
-        opened = self.socket(family, socket.SOCK_STREAM)
-        try:
-            opened.setblocking(False)
-            if source is not None:
-                opened.bind(source)
-            await asyncio.get_running_loop().sock_connect(opened, (address, port))
-            return await asyncio.open_connection(sock=opened)
-        except BaseException:
-            opened.close()
-            raise
 
     def _ask(self, request: bytes, seconds: float) -> tuple[bytes, list[int]]:
         """What stands behind the errno of the answer, and its descriptors. Raises OSError."""

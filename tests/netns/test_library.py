@@ -64,7 +64,7 @@ async def test_host__two_in_one_process_while_a_plane_fails() -> None:
         assert (await bed.status(seconds=0)).faults == ()
         async with bed.host("h0").context() as context:
             assert {port.nic for port in context.ports} == {"lo", "p1", "p2"}
-            assert await context.config.namespace.resolve("h1.p2", 0) == ["fd00:a:1::2:0"]
+            assert context.config.namespace.addresses("h1.p2") == ["fd00:a:1::2:0"]
         left = bed.name
     assert state.load(left) is None
 

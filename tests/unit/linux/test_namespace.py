@@ -15,6 +15,7 @@ import pytest
 from slowness import PATIENCE
 
 import mrc
+from mrc.connect.dial import open_connection, resolve
 from mrc.linux.namespace import OWN, NetworkNamespace
 from mrc.linux.rtnetlink import Interface
 
@@ -56,25 +57,29 @@ def test_socket__of_a_process_that_has_ended(started: Started) -> None:
         namespace.socket(socket.AF_INET, socket.SOCK_STREAM)
 
 
-@pytest.mark.parametrize("own", [True, False])
-async def test_resolve(own: bool, started: Started) -> None:
-    namespace = OWN if own else started[0]
-    assert await namespace.resolve("::1", 0) == ["::1"]
-    assert await namespace.resolve(LOCAL, 0) == namespace.addresses(LOCAL) == [LOCAL]
-    with pytest.raises(socket.gaierror):
-        namespace.addresses("localhost", socket.AI_NUMERICHOST)
-    with pytest.raises(UnicodeError):
-        await namespace.resolve("a" * 64, 0)
+def test_addresses__of_a_name(started: Started) -> None:
+    for namespace in (OWN, started[0]):
+        assert namespace.addresses("::1") == ["::1"]
+        assert namespace.addresses(LOCAL) == [LOCAL]
+        with pytest.raises(socket.gaierror):
+            namespace.addresses("localhost", socket.AI_NUMERICHOST)
+        with pytest.raises(UnicodeError):
+            namespace.addresses("a" * 64)
+
+
+async def test_resolve__in_the_namespace(started: Started) -> None:
+    for namespace in (OWN, started[0]):
+        assert await resolve(namespace, LOCAL, 0) == [LOCAL]
 
 
 async def test_open_connection__closes_the_socket_of_a_failure(started: Started) -> None:
     with socket.socket() as unused:
         unused.bind((LOCAL, 0))
         with pytest.raises(ConnectionRefusedError):
-            await started[0].open_connection(LOCAL, unused.getsockname()[1])
+            await open_connection(started[0], LOCAL, unused.getsockname()[1])
     with socket.create_server((LOCAL, 0)) as listening:
         port = listening.getsockname()[1]
-        _, writer = await started[0].open_connection(LOCAL, port, ("127.0.0.2", 0))
+        _, writer = await open_connection(started[0], LOCAL, port, ("127.0.0.2", 0))
         assert writer.get_extra_info("sockname")[0] == "127.0.0.2"
         writer.close()
         await writer.wait_closed()
