@@ -22,6 +22,7 @@ from contextlib import suppress
 from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
+from subprocess import CompletedProcess
 from threading import RLock
 from typing import Any, Self, TypeVar
 
@@ -401,7 +402,7 @@ class Host:
         env: Mapping[str, str] | None = None,
         cwd: Argument | None = None,
         user: str | None = None,
-    ) -> subprocess.CompletedProcess[str]:
+    ) -> CompletedProcess[str]:
         """Runs a command in this host, and returns its exit code, stdout and stderr as text, as
         `subprocess.run` does.
 
@@ -421,7 +422,7 @@ class Host:
                 raise TimeoutError(f"{self.name}: {words}: runs for {timeout} s") from None
         out, err = ((each or b"").decode(errors="replace") for each in said)
         assert process.returncode is not None
-        done = subprocess.CompletedProcess([*argv], process.returncode, out, err)
+        done = CompletedProcess([*argv], process.returncode, out, err)
         if check:
             done.check_returncode()
         return done
