@@ -285,7 +285,7 @@ class Bed:
             self._server.send(json.dumps({"do": do, **request}).encode())
             if not (line := self._server.line()):
                 raise StateError(f"test bed {self.name}: {self._server.last_words()}")
-            return answered(line)
+            return answered(json.loads(line))
 
     def _command(
         self, host: str, words: Sequence[Argument], user: str | None, folder: Argument | None

@@ -31,9 +31,8 @@ from mrc.testbed.signals import interruptible, undisturbed
 _IN_FOLDER = 'cd "$0" && exec "$@"'
 
 
-def answered(line: bytes) -> Any:
+def answered(answer: dict[str, Any]) -> Any:
     """What an answer has; raises the MrcError that it has instead."""
-    answer = json.loads(line)
     if "error" in answer:
         kind = getattr(errors, answer["kind"], StateError)
         raise (kind if issubclass(kind, MrcError) else StateError)(answer["error"])
