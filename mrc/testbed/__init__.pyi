@@ -5,7 +5,7 @@ from mrc.testbed.library import up as up
 from mrc.testbed.library import existing as existing
 from mrc.testbed.library import Bed as Bed
 from mrc.testbed.library import Host as Host
-from mrc.testbed.library import HostProcess as HostProcess
+from mrc.testbed.library import HostCommand as HostCommand
 from mrc.testbed.library import BedFault as BedFault
 from mrc.testbed.results import BedHost as BedHost
 from mrc.testbed.results import BedProgram as BedProgram

@@ -437,13 +437,13 @@ class Host:
         env: Mapping[str, str] | None = None,
         cwd: Argument | None = None,
         user: str | None = None,
-    ) -> Opening[HostProcess]:
+    ) -> Opening[HostCommand]:
         """Starts a command in this host, as `asyncio.create_subprocess_exec` does, in a session
         of its own. `stdin`, `stdout` and `stderr` are as there, such as `subprocess.PIPE`. The end
         of `async with` kills its process group; after `await`, the end of the test bed does.
         """
         streams = {"stdin": stdin, "stdout": stdout, "stderr": stderr}
-        return Opening(self._start(argv, streams, env, cwd, user), HostProcess.__aexit__)
+        return Opening(self._start(argv, streams, env, cwd, user), HostCommand.__aexit__)
 
     async def _start(
         self,
@@ -452,15 +452,15 @@ class Host:
         env: Mapping[str, str] | None,
         cwd: Argument | None,
         user: str | None,
-    ) -> HostProcess:
+    ) -> HostCommand:
         words, environment = await _in_thread(self._bed._command, self.name, argv, user, cwd)
         process = await asyncio.create_subprocess_exec(
             *words, **streams, env=environment | {**(env or {})}, cwd=cwd, start_new_session=True
         )
-        return HostProcess(process)
+        return HostCommand(process)
 
 
-class HostProcess:
+class HostCommand:
     """A command that `Host.start` began. The end of `async with` kills it, with its children in its
     process group, if it still runs.
     """
