@@ -28,12 +28,12 @@ from typing import Any, Self, TypeVar
 
 from msgspec import convert
 
-from mrc.aio.context import Context, Opening
+import mrc
 from mrc.config import ContextConfig
 from mrc.errors import ArgumentError, StateError
 from mrc.fabric.hostconfig import HostConfig
 from mrc.linux.namespace import NetworkNamespace
-from mrc.tasks import begun, within
+from mrc.tasks import Opening, begun, within
 from mrc.testbed import state
 from mrc.testbed.bed import Testbed
 from mrc.testbed.child import BlockingChild
@@ -112,7 +112,7 @@ def up(
         if rate is not None:
             options["rate"] = parse_rate(rate)
     file = None if topology is None else str(topology)
-    return Opening(Bed._up(name, chosen_shape(file, Fabric(fabric), options)), Bed.__aexit__)
+    return Opening(Bed._up(name, chosen_shape(file, Fabric(fabric), options)))
 
 
 def existing(name: str = DEFAULT_NAME) -> Opening[Bed]:
@@ -121,7 +121,7 @@ def existing(name: str = DEFAULT_NAME) -> Opening[Bed]:
     The end of `async with` leaves it up. Raises StateError if it is not up, or is over several
     machines.
     """
-    return Opening(Bed._existing(name), Bed.__aexit__)
+    return Opening(Bed._existing(name))
 
 
 class Bed:
@@ -238,7 +238,7 @@ class Bed:
                 **({} if rate is None else rate_fields(rate)),
             }
         fault = {key: value for key, value in fault.items() if value is not None}
-        return Opening(self._fail(target, mode, fault), BedFault.__aexit__)
+        return Opening(self._fail(target, mode, fault))
 
     async def _fail(self, target: str, mode: str, fault: dict[str, Any]) -> BedFault:
         try:
@@ -370,23 +370,25 @@ class Host:
         """h0, h1, ..."""
         return self._name
 
-    def context(self, config: ContextConfig | None = None, /, **fields: Any) -> Opening[Context]:
+    def context(
+        self, config: ContextConfig | None = None, /, **fields: Any
+    ) -> Opening[mrc.Context]:
         """A Context of this program in this host: `async with host.context() as context`.
 
         `config`, or the fields of one: as of a Context. It has the host's configuration, so
         `context.connect("h1")` leads to host h1 over all planes. Several hosts can have a Context
         in one program. Raises what Context raises.
         """
-        return Opening(self._context(config or ContextConfig(), fields), Context.__aexit__)
+        return Opening(self._context(config or ContextConfig(), fields))
 
-    async def _context(self, config: ContextConfig, fields: dict[str, Any]) -> Context:
+    async def _context(self, config: ContextConfig, fields: dict[str, Any]) -> mrc.Context:
         if self.name not in self._bed._plan.configs:
             raise ArgumentError(f"no host {self.name} in test bed {self._bed.name}")
         host = HostConfig.parse(self._bed._plan.configs[self.name], self.name)
         namespace = await self.namespace()
         own: dict[str, Any] = {"host": host, "namespace": namespace}
         config = replace(config, **own | fields)
-        return await Context(config).__aenter__()
+        return await mrc.open(config)
 
     async def namespace(self) -> NetworkNamespace:
         """Its network namespace: `namespace.socket(...)` is an ordinary socket in it."""
@@ -443,7 +445,7 @@ class Host:
         of `async with` kills its process group; after `await`, the end of the test bed does.
         """
         streams = {"stdin": stdin, "stdout": stdout, "stderr": stderr}
-        return Opening(self._start(argv, streams, env, cwd, user), HostCommand.__aexit__)
+        return Opening(self._start(argv, streams, env, cwd, user))
 
     async def _start(
         self,

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
@@ -22,23 +23,30 @@ def _mrc_beds() -> Iterator[dict[str, Bed]]:
 
 
 @pytest.fixture
-def mrc_bed(_mrc_beds: dict[str, Bed]) -> Iterator[Callable[..., Bed]]:
+def mrc_bed(
+    request: pytest.FixtureRequest, _mrc_beds: dict[str, Bed]
+) -> Iterator[Callable[..., Any]]:
     """A function that returns a test bed: `bed = mrc_bed(planes=2, rate="200mbit")`.
 
     Its arguments are those of `mrc.testbed.up`. Tests with the same arguments share the test bed,
     which is up until the end of the session; after each test it is healed. A test may call it
-    several times, and may be a coroutine or not.
+    several times. A coroutine gets an `mrc.testbed.Bed`, a function one of `mrc.blocking.testbed`.
     """
     used: list[Bed] = []
 
-    def bed(*topology: Any, **options: Any) -> Bed:
+    def bed(*topology: Any, **options: Any) -> Any:
         from mrc.testbed.library import up  # pytest imports this module also where nobody uses it
 
         key = repr((topology, sorted(options.items())))
         if key not in _mrc_beds:
             _mrc_beds[key] = _wait(lambda: up(*topology, **options))
         used.append(_mrc_beds[key])
-        return used[-1]
+        if inspect.iscoroutinefunction(inspect.unwrap(request.function)):
+            return used[-1]
+        from mrc.blocking.loop import CallerLoop
+        from mrc.blocking.mirror import wrapped
+
+        return wrapped(CallerLoop.current(), used[-1])
 
     yield bed
     for each in used:

@@ -21,6 +21,7 @@ from slowness import PATIENCE
 from slowness import until as wait_until
 
 import mrc
+import mrc.blocking.testbed
 import mrc.examples
 import mrc.testbed
 from mrc.linux import netns
@@ -39,14 +40,14 @@ async def written(bed: mrc.testbed.Bed) -> AsyncIterator[mrc.QP]:
     async with (
         bed.host("h0").context() as here,
         bed.host("h1").context() as there,
-        there.register(inbox, access=mrc.Access.REMOTE_WRITE) as region,
-        there.listen(private=region.remote.to_dict()),
+        there.register(inbox, writable=True) as region,
+        there.listen(private=region.handle.to_dict()),
         here.register(text) as message,
         here.connect("h1") as qp,
     ):
-        remote = mrc.RemoteMemory.from_dict(qp.private)
+        remote = mrc.RemoteMemory.from_dict(qp.peer.private)
         await qp.write(message, remote)
-        assert inbox == text and qp.peer_name == "h1"
+        assert inbox == text and qp.peer.name == "h1"
         inbox[:] = bytes(BYTES)
         yield qp
         await qp.write(message, remote)
@@ -173,6 +174,29 @@ async def test_existing__leaves_it_up() -> None:
     assert state.load(name) is None
 
 
+@pytest.mark.default
+def test_blocking__two_hosts_in_one_process() -> None:
+    inbox, text = bytearray(BYTES), os.urandom(BYTES)
+    with mrc.blocking.testbed.up(planes=2, rate="200mbit") as bed:
+        with (
+            bed.host("h0").context() as here,
+            bed.host("h1").context() as there,
+            there.register(inbox, writable=True) as region,
+            there.listen(private=region.handle.to_dict()),
+            here.register(text) as message,
+            here.connect("h1") as qp,
+            bed.fail("plane:1") as failing,
+        ):
+            assert bed.status(seconds=0).faults == (failing.fault,)
+            qp.write(message, mrc.RemoteMemory.from_dict(qp.peer.private))
+            assert inbox == text
+        with bed.host("h1").start(["cat"], stdin=-1, stdout=-1) as process:
+            process.write(b"line\n")
+            assert process.readline(timeout=PATIENCE) == b"line\n"
+        assert bed.hosts[1].run(["echo", "said"], timeout=PATIENCE).stdout == "said\n"
+    assert state.load(bed.name) is None
+
+
 def test_up__wrong_arguments() -> None:
     with pytest.raises(mrc.ArgumentError):
         mrc.testbed.up(rate="fast")
@@ -255,8 +279,6 @@ async def _up_and_down() -> None:
 
 
 SUITE = """
-import asyncio
-
 NAMES = set()
 
 
@@ -271,7 +293,7 @@ def test_a_function_finds_it_healed(mrc_bed):
     bed = mrc_bed(planes=1, t1=1)
     NAMES.add(bed.name)
     assert len(NAMES) == 1
-    assert asyncio.run(bed.status(seconds=0)).faults == ()
+    assert bed.status(seconds=0).faults == ()
     assert mrc_bed(planes=2, t1=1).name not in NAMES
     print("beds:", *NAMES)
 """

@@ -130,13 +130,13 @@ async def main():
         mrc.testbed.up(planes=2, t1=1) as bed,
         bed.host("h0").context() as here,
         bed.host("h1").context() as there,
-        there.register(inbox, access=mrc.Access.REMOTE_WRITE) as region,
-        there.listen(private=region.remote.to_dict()),
+        there.register(inbox, writable=True) as region,
+        there.listen(private=region.handle.to_dict()),
         here.register(b"x" * len(inbox)) as message,
         here.connect("h1") as qp,
         bed.fail("plane:1"),
     ):
-        await qp.write(message, mrc.RemoteMemory.from_dict(qp.private))
+        await qp.write(message, mrc.RemoteMemory.from_dict(qp.peer.private))
         assert inbox == b"x" * len(inbox)
         done = await bed.host("h0").run(["sh", "-c", "id -u; pwd; ping -c 1 h1.p2"], check=True)
         assert done.stdout.splitlines()[:2] == ["0", os.getcwd()]
