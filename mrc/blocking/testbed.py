@@ -3,6 +3,8 @@
 
     with mrc.blocking.testbed.up(planes=2) as bed, bed.fail("plane:2"):
         print(bed.host("h0").run(["ping", "-c", "1", "h1.p1"]).stdout)
+
+Nothing is declared here, as in `mrc.blocking`.
 """
 
 from __future__ import annotations
