@@ -151,10 +151,13 @@ async def test_start__ends_with_its_block() -> None:
             with pytest.raises(TimeoutError):
                 await process.wait(timeout=0.01)
         assert process.returncode == -signal.SIGKILL
-        left = await bed.host("h0").start(["sleep", "1000"])
+        words = ["sh", "-c", "echo ready; exec sleep 1000"]
+        left = await bed.host("h0").start(words, stdout=pipe)
+        assert await left.readline(timeout=PATIENCE) == b"ready\n"
         removed = await bed.down()
         assert [each.pid for each in removed.ended] == [left.pid]
-        assert await left.wait() == -signal.SIGTERM
+        async with left:
+            assert await left.wait() == -signal.SIGTERM
         with pytest.raises(mrc.StateError, match="is closed"):
             await bed.status()
 
