@@ -616,6 +616,9 @@ struct mrc_ctx_config {
   uint32_t polled;       /* 1: no thread; the caller runs the datapath with mrc_ctx_run */
   uint32_t unguarded;    /* 1: a registered file that shrinks ends the process by SIGBUS; then the
                             context leaves the process's handlers of signals alone */
+  int32_t namespace_fd;  /* 0: sockets are those of this process's network namespace; else a Unix
+                            socket to a process that opens them in its own: mrc/linux/namespace.py
+                            has the messages. The context copies the descriptor */
 };
 
 /* A port that is opened while the context runs. The memory must live until the reply. */

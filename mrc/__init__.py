@@ -9,29 +9,16 @@ Import every public name from here: submodules may move between releases. A name
 first use. `mrc.blocking` is for scripts without asyncio; `mrc.examples` has programs to start from.
 """
 
-from importlib import import_module
+from mrc.lazy import directory, names
 
-_HOMES: dict[str, str] = {}  # once read
-
-
-def _homes() -> dict[str, str]:
-    """The module of each public name, as __init__.pyi lists them."""
-    if not _HOMES:
-        with open(__file__.rpartition(".")[0] + ".pyi", encoding="utf-8") as stub:
-            lines = [line.split() for line in stub]
-        _HOMES.update({words[3]: words[1] for words in lines if words[:1] == ["from"]})
-    return _HOMES
+_load = names(__name__)
+__dir__ = directory(__name__)
 
 
 def __getattr__(name: str) -> object:
-    if name == "__all__":
-        has = import_module("mrc.products").has
-        value: object = [name for name, home in _homes().items() if has(home)]
-    elif name == "__version__":
-        value = import_module("importlib.metadata").version("mrc-transport")
-    elif not name.startswith("_") and (home := _homes().get(name)):
-        value = getattr(import_module(home), name)
-    else:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    globals()[name] = value
+    if name != "__version__":
+        return _load(name)
+    from importlib.metadata import version
+
+    value = globals()[name] = version("mrc-transport")
     return value

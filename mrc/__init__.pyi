@@ -5,6 +5,7 @@
 from mrc.aio.context import open as open
 from mrc.aio.context import Context as Context
 from mrc.config import ContextConfig as ContextConfig
+from mrc.linux.namespace import NetworkNamespace as NetworkNamespace
 from mrc.config import Retries as Retries
 from mrc.config import Queues as Queues
 from mrc.config import Spraying as Spraying
@@ -87,6 +88,12 @@ from mrc.errors import QueueFullError as QueueFullError
 from mrc.errors import ResolveError as ResolveError
 from mrc.errors import StateError as StateError
 from mrc.connect.security import load_secret as load_secret
+from mrc import config as config
+from mrc import perf as perf
+from mrc import transfer as transfer
+from mrc import testbed as testbed
+from mrc import results as results
+from mrc import blocking as blocking
 
 __all__: list[str]
 __version__: str

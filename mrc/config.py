@@ -15,6 +15,7 @@ from mrc.connect.security import Security
 from mrc.enums import CcKind, Integrity, PlaneShares, Reading, Seal
 from mrc.errors import ConfigError
 from mrc.fabric.hostconfig import HostConfig
+from mrc.linux.namespace import OWN, NetworkNamespace
 from mrc.typed import Checked, Name
 
 _MOST_SECONDS = 7 * 86400.0
@@ -217,6 +218,8 @@ class ContextConfig(Checked):
 
     host: HostConfig | None = None
     """The host configuration; None: see above."""
+    namespace: NetworkNamespace = OWN
+    """The network namespace of its sockets; the default: that of this process."""
     interfaces: tuple[str, ...] = ()
     """Names or addresses of the interfaces to use, one for each plane; empty: all. `wwan0:backup`
     carries data only while no other can, `wwan0:50` half of what the busiest one carries."""
@@ -275,6 +278,9 @@ class ContextConfig(Checked):
         names = [name for name, _ in map(_weighed, self.interfaces)]
         if twice := sorted({name for name in names if names.count(name) > 1}):
             raise ConfigError(f"interfaces: has {', '.join(twice)} twice")
+        if self.namespace != OWN and self.security is not None and self.security.plain_loopback:
+            # /proc/net has the owners of sockets in the process's own namespace only.
+            raise ConfigError("security: plain_loopback requires the namespace of this process")
         subjects = [str(each.name).partition("_")[0] for each in self.readings]
         if twice := sorted({each for each in subjects if subjects.count(each) > 1}):
             raise ConfigError(f"readings: names two alternatives of {', '.join(twice)}")

@@ -4,6 +4,7 @@
 
 #include <arpa/inet.h>
 #include <errno.h>
+#include <fcntl.h>
 #include <linux/filter.h>
 #include <net/if.h>
 #include <netinet/udp.h>
@@ -11,7 +12,9 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/ioctl.h>
 #include <sys/socket.h>
+#include <sys/time.h>
 #include <unistd.h>
 
 #include "core/wire.h"
@@ -127,6 +130,13 @@ static int tie(int fd, const struct mrc_port_config *port, struct mrc_cause *cau
                          port->ifname);
 }
 
+/* The index of an interface in the namespace of the socket; 0 if there is none of this name. */
+static uint32_t index_of(int fd, const char *ifname) {
+  struct ifreq request = {0};
+  memcpy(request.ifr_name, ifname, strnlen(ifname, sizeof request.ifr_name - 1));
+  return ioctl(fd, SIOCGIFINDEX, &request) == 0 ? (uint32_t)request.ifr_ifindex : 0;
+}
+
 static int bind_to(int fd, const struct mrc_port_config *port, bool any, uint16_t udp_port,
                    struct mrc_cause *cause) {
   static const uint8_t unspecified[16];
@@ -134,7 +144,7 @@ static int bind_to(int fd, const struct mrc_port_config *port, bool any, uint16_
   socklen_t length =
       mrc_sockaddr_set(&local, any ? unspecified : port->address, port->family, udp_port, 0);
   if (port->family == 6 && IN6_IS_ADDR_LINKLOCAL(&local.v6.sin6_addr))
-    local.v6.sin6_scope_id = if_nametoindex(port->ifname);
+    local.v6.sin6_scope_id = index_of(fd, port->ifname);
   if (bind(fd, &local.any, length) == 0) return 0;
   int error = errno;
   char text[INET6_ADDRSTRLEN] = "";
@@ -146,13 +156,76 @@ static int bind_to(int fd, const struct mrc_port_config *port, bool any, uint16_
                          port->ifname);
 }
 
+/* Another process makes the socket, in its own network namespace: the messages are those of
+   mrc/linux/namespace.py. Returns the descriptor or a negative errno. */
+
+enum { NAMESPACE_SECONDS = 10 }; /* until that process has answered */
+
+union descriptor_room {
+  struct cmsghdr head; /* for its alignment */
+  char bytes[CMSG_SPACE(sizeof(int))];
+};
+
+static int send_descriptor(int channel, int fd, void *data, size_t length) {
+  union descriptor_room room = {0};
+  struct iovec part = {.iov_base = data, .iov_len = length};
+  struct msghdr message = {.msg_iov = &part,
+                           .msg_iovlen = 1,
+                           .msg_control = room.bytes,
+                           .msg_controllen = sizeof room.bytes};
+  struct cmsghdr *control = CMSG_FIRSTHDR(&message);
+  control->cmsg_level = SOL_SOCKET;
+  control->cmsg_type = SCM_RIGHTS;
+  control->cmsg_len = CMSG_LEN(sizeof fd);
+  memcpy(CMSG_DATA(control), &fd, sizeof fd);
+  return sendmsg(channel, &message, MSG_NOSIGNAL) < 0 ? -errno : 0;
+}
+
+static int receive_descriptor(int channel) {
+  union descriptor_room room = {0};
+  int32_t error = 0;
+  struct iovec part = {.iov_base = &error, .iov_len = sizeof error};
+  struct msghdr message = {.msg_iov = &part,
+                           .msg_iovlen = 1,
+                           .msg_control = room.bytes,
+                           .msg_controllen = sizeof room.bytes};
+  const ssize_t length = recvmsg(channel, &message, MSG_CMSG_CLOEXEC);
+  if (length < 0) return errno == EAGAIN ? -ETIMEDOUT : -errno;
+  const struct cmsghdr *control = CMSG_FIRSTHDR(&message);
+  if (length < (ssize_t)sizeof error) return -ECONNRESET; /* the process has ended */
+  if (error != 0 || !control) return error > 0 ? -error : -EPROTO;
+  int fd;
+  memcpy(&fd, CMSG_DATA(control), sizeof fd);
+  return fd;
+}
+
+static int socket_of_namespace(int namespace_fd, int domain, int type, int protocol) {
+  int32_t wanted[] = {domain, type, protocol};
+  int ends[2];
+  if (socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, ends) != 0) return -errno;
+  const struct timeval limit = {.tv_sec = NAMESPACE_SECONDS};
+  int error = setsockopt(ends[0], SOL_SOCKET, SO_RCVTIMEO, &limit, sizeof limit) != 0 ? -errno : 0;
+  if (error == 0) error = send_descriptor(namespace_fd, ends[1], wanted, sizeof wanted);
+  close(ends[1]);
+  int fd = error == 0 ? receive_descriptor(ends[0]) : error;
+  close(ends[0]);
+  return fd;
+}
+
+static int make_socket(int namespace_fd, int domain) {
+  const int type = SOCK_DGRAM | SOCK_NONBLOCK | SOCK_CLOEXEC;
+  if (namespace_fd > 0) return socket_of_namespace(namespace_fd, domain, type, IPPROTO_UDP);
+  int fd = socket(domain, type, IPPROTO_UDP);
+  return fd < 0 ? -errno : fd;
+}
+
 /* tie() comes before bind_to(): the kernel then lets several interfaces share a UDP port. `loose`:
    it is tied to no interface. */
-static int open_socket(const struct mrc_port_config *port, const struct option *options, bool any,
-                       bool loose, uint16_t udp_port, struct mrc_cause *cause) {
-  int domain = port->family == 4 ? AF_INET : AF_INET6;
-  int fd = socket(domain, SOCK_DGRAM | SOCK_NONBLOCK | SOCK_CLOEXEC, IPPROTO_UDP);
-  if (fd < 0) return mrc_cause_errno(cause, errno, "cannot open a UDP socket");
+static int open_socket(int namespace_fd, const struct mrc_port_config *port,
+                       const struct option *options, bool any, bool loose, uint16_t udp_port,
+                       struct mrc_cause *cause) {
+  int fd = make_socket(namespace_fd, port->family == 4 ? AF_INET : AF_INET6);
+  if (fd < 0) return mrc_cause_errno(cause, -fd, "cannot open a UDP socket");
   int error = set_options(fd, options, cause);
   if (error == 0 && !loose) error = tie(fd, port, cause);
   if (error == 0) error = bind_to(fd, port, any, udp_port, cause);
@@ -161,10 +234,11 @@ static int open_socket(const struct mrc_port_config *port, const struct option *
   return error;
 }
 
-int mrc_socket_open_receive(const struct mrc_port_config *port, uint16_t udp_port,
+int mrc_socket_open_receive(int namespace_fd, const struct mrc_port_config *port, uint16_t udp_port,
                             struct mrc_cause *cause) {
-  return open_socket(port, port->family == 4 ? receive_options_v4 : receive_options_v6,
-                     port->any != 0, port->loose != 0, udp_port, cause);
+  return open_socket(namespace_fd, port,
+                     port->family == 4 ? receive_options_v4 : receive_options_v6, port->any != 0,
+                     port->loose != 0, udp_port, cause);
 }
 
 /* Transmit sockets receive no data. The filter drops packets that other hosts send there, so that
@@ -176,10 +250,11 @@ static int drop_input(int fd, struct mrc_cause *cause) {
   return mrc_cause_errno(cause, errno, "cannot set socket option SO_ATTACH_FILTER");
 }
 
-int mrc_socket_open_transmit(const struct mrc_port_config *port, uint16_t sport,
+int mrc_socket_open_transmit(int namespace_fd, const struct mrc_port_config *port, uint16_t sport,
                              struct mrc_cause *cause) {
-  const int fd = open_socket(port, port->family == 4 ? transmit_options_v4 : transmit_options_v6,
-                             false, false, sport, cause);
+  const int fd =
+      open_socket(namespace_fd, port, port->family == 4 ? transmit_options_v4 : transmit_options_v6,
+                  false, false, sport, cause);
   const int error = fd < 0 ? 0 : drop_input(fd, cause);
   if (error == 0) return fd;
   close(fd);
@@ -267,7 +342,7 @@ static void close_receivers(struct mrc_udp *udp) {
 static int open_receivers(struct mrc_udp *udp, uint16_t udp_port, struct mrc_cause *cause) {
   for (int i = 0; i < udp->n_slots; i++) {
     if (!is_wanted(&udp->ports[i].config)) continue;
-    int fd = mrc_socket_open_receive(&udp->ports[i].config, udp_port, cause);
+    int fd = mrc_socket_open_receive(udp->namespace_fd, &udp->ports[i].config, udp_port, cause);
     if (fd < 0) {
       close_receivers(udp);
       return fd;
@@ -300,7 +375,7 @@ static bool source_port_used(const struct mrc_udp *udp, uint16_t sport) {
 static int open_transmitter(struct mrc_udp *udp, struct mrc_udp_port *port,
                             struct mrc_cause *cause) {
   for (int i = 0; i < SOURCE_PORT_TRIES; i++) {
-    int fd = mrc_socket_open_transmit(&port->config, 0, cause);
+    int fd = mrc_socket_open_transmit(udp->namespace_fd, &port->config, 0, cause);
     if (fd < 0) return fd;
     uint16_t sport = bound_port(fd);
     if (!source_port_used(udp, sport)) {
@@ -361,6 +436,15 @@ static int open_memory(struct mrc_udp *udp, const struct mrc_ctx_config *config)
   return 0;
 }
 
+/* A descriptor of its own: the caller may close the other one, and its number may be used again. */
+static int keep_namespace(struct mrc_udp *udp, int namespace_fd, struct mrc_cause *cause) {
+  if (namespace_fd <= 0) return 0;
+  udp->namespace_fd = fcntl(namespace_fd, F_DUPFD_CLOEXEC, 3);
+  if (udp->namespace_fd > 0) return 0;
+  udp->namespace_fd = 0;
+  return mrc_cause_errno(cause, errno, "cannot use namespace_fd %d", namespace_fd);
+}
+
 int mrc_udp_open(struct mrc_udp *udp, const struct mrc_ctx_config *config,
                  struct mrc_cause *cause) {
   struct mrc_dscps dscps = config->engine.dscps;
@@ -371,6 +455,7 @@ int mrc_udp_open(struct mrc_udp *udp, const struct mrc_ctx_config *config,
   error = open_memory(udp, config);
   udp->dscps = dscps;
   if (error != 0) mrc_cause_errno(cause, -error, "cannot allocate %u ports", config->n_ports);
+  if (error == 0) error = keep_namespace(udp, config->namespace_fd, cause);
   if (error == 0) error = choose_udp_port(udp, cause);
   for (int i = 0; error == 0 && i < udp->n_slots; i++) {
     struct mrc_udp_port *port = &udp->ports[i];
@@ -386,6 +471,8 @@ void mrc_udp_abandon(struct mrc_udp *udp) {
   close_receivers(udp);
   for (int i = 0; i < udp->n_slots; i++)
     close_transmitters(&udp->ports[i]);
+  if (udp->namespace_fd > 0) close(udp->namespace_fd);
+  udp->namespace_fd = 0;
 }
 
 void mrc_udp_close(struct mrc_udp *udp) {
@@ -411,22 +498,23 @@ static bool any_is_open(const struct mrc_udp *udp) {
 static int open_late_receiver(struct mrc_udp *udp, struct mrc_udp_port *port, bool announced,
                               struct mrc_cause *cause) {
   uint16_t udp_port = udp->udp_port != 0 ? udp->udp_port : udp->udp_wanted;
-  int fd = mrc_socket_open_receive(&port->config, udp_port != 0 ? udp_port : MRC_UDP_PORT, cause);
+  int fd = mrc_socket_open_receive(udp->namespace_fd, &port->config,
+                                   udp_port != 0 ? udp_port : MRC_UDP_PORT, cause);
   if (fd == -EADDRINUSE && !announced && udp->udp_wanted == 0)
-    fd = mrc_socket_open_receive(&port->config, 0, cause);
+    fd = mrc_socket_open_receive(udp->namespace_fd, &port->config, 0, cause);
   if (fd < 0) return fd;
   port->receive_fd = fd;
   return 0;
 }
 
 /* Opens the same source ports as before, so that the EVs of QPs stay valid. */
-static int reopen_transmitters(struct mrc_udp_port *port, const struct mrc_udp_port *before,
-                               struct mrc_cause *cause) {
+static int reopen_transmitters(const struct mrc_udp *udp, struct mrc_udp_port *port,
+                               const struct mrc_udp_port *before, struct mrc_cause *cause) {
   port->transmitters = calloc((size_t)before->n_transmitters, sizeof *port->transmitters);
   if (!port->transmitters) return mrc_cause_errno(cause, ENOMEM, "cannot allocate sockets");
   while (port->n_transmitters < before->n_transmitters) {
     const uint16_t sport = before->transmitters[port->n_transmitters].sport;
-    int fd = mrc_socket_open_transmit(&port->config, sport, cause);
+    int fd = mrc_socket_open_transmit(udp->namespace_fd, &port->config, sport, cause);
     if (fd < 0) return fd;
     port->transmitters[port->n_transmitters++] =
         (struct mrc_udp_transmitter){.fd = fd, .sport = sport};
@@ -440,7 +528,7 @@ static int open_sockets(struct mrc_udp *udp, struct mrc_udp_port *port,
   int error = open_late_receiver(udp, port, any_is_open(udp) || used != 0, cause);
   if (error != 0) return error;
   if (!is_used) return open_transmitters(udp, port, cause);
-  error = reopen_transmitters(port, before, cause);
+  error = reopen_transmitters(udp, port, before, cause);
   return error == -EADDRINUSE ? -EBUSY : error; /* another socket now has its source port */
 }
 

@@ -59,6 +59,7 @@ struct mrc_udp {
   uint16_t udp_wanted;        /* as configured; 0: 4791 when free, another otherwise */
   uint32_t rcvbuf_wanted;     /* bytes, as configured or by default */
   uint32_t sndbuf_wanted;
+  int namespace_fd;       /* a copy of that of struct mrc_ctx_config; 0: none */
   struct mrc_dscps dscps; /* with every default filled in */
   struct mrc_udp_inbox *inbox;
   struct mrc_udp_outbox *outbox;
@@ -115,11 +116,12 @@ socklen_t mrc_sockaddr_set(union mrc_sockaddr *target, const uint8_t address[16]
                            uint16_t udp_port, uint32_t flow_label);
 
 /* Opens the receive socket of a port on udp_port (0: any free one), non-blocking. Returns the
-   descriptor or a negative errno with its cause; -EADDRINUSE when the UDP port is taken. */
-int mrc_socket_open_receive(const struct mrc_port_config *port, uint16_t udp_port,
+   descriptor or a negative errno with its cause; -EADDRINUSE when the UDP port is taken.
+   namespace_fd: as in struct mrc_ctx_config. */
+int mrc_socket_open_receive(int namespace_fd, const struct mrc_port_config *port, uint16_t udp_port,
                             struct mrc_cause *cause) MRC_MUST_CHECK;
 /* Opens a transmit socket on the port's address and a source port; 0: the kernel chooses. */
-int mrc_socket_open_transmit(const struct mrc_port_config *port, uint16_t sport,
+int mrc_socket_open_transmit(int namespace_fd, const struct mrc_port_config *port, uint16_t sport,
                              struct mrc_cause *cause) MRC_MUST_CHECK;
 
 /* ---- The sockets of all ports, or of one at run time ---- */

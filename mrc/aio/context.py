@@ -10,6 +10,7 @@ import json
 import logging
 import math
 import os
+import re
 from collections import Counter
 from collections.abc import (
     Awaitable,
@@ -23,7 +24,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import replace as replaced
 from functools import partial
 from types import TracebackType
-from typing import Any, ParamSpec, Protocol, Self, overload
+from typing import Any, ParamSpec, Protocol, Self, get_type_hints, overload
 from weakref import WeakSet
 
 from msgspec.structs import replace
@@ -105,12 +106,18 @@ def _taking(fields: Callable[P, ContextConfig]) -> Callable[[Callable[..., Any]]
     def signed(function: Callable[..., Any]) -> _Open[P]:
         (config, _) = inspect.signature(function).parameters.values()
         own = inspect.signature(fields).parameters.values()
-        named = [each.replace(kind=each.KEYWORD_ONLY) for each in own]
+        types = get_type_hints(fields)  # without their bounds
+        named = [each.replace(annotation=_named(types[each.name])) for each in own]
         signature = inspect.Signature([config, *named], return_annotation="Opening[Context]")
         function.__signature__ = signature  # type: ignore[attr-defined]
         return function
 
     return signed
+
+
+def _named(kind: object) -> str:
+    """A type, without the modules of its names."""
+    return re.sub(r"\b(?:\w+\.)+(?=\w)", "", inspect.formatannotation(kind))
 
 
 @_taking(ContextConfig)

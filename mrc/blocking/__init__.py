@@ -13,15 +13,8 @@ Nothing is declared here: each class is made from that of `mrc`. Type checkers r
 which `tools/stubs` writes from the same declarations.
 """
 
-from __future__ import annotations
+from mrc.blocking.mirror import names
+from mrc.lazy import directory
 
-from typing import Any
-
-from mrc.blocking.mirror import Mirror
-
-_mirror = Mirror("mrc")
-
-
-def __getattr__(name: str) -> Any:
-    value = globals()[name] = _mirror.member(name)
-    return value
+__getattr__ = names("mrc")
+__dir__ = directory(__name__)

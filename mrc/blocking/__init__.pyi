@@ -44,6 +44,7 @@ from mrc import Message as Message
 from mrc import MessageFunctions as MessageFunctions
 from mrc import MrcError as MrcError
 from mrc import NetlinkError as NetlinkError
+from mrc import NetworkNamespace as NetworkNamespace
 from mrc import Opening as Opening
 from mrc import PairInfo as PairInfo
 from mrc import PairState as PairState
@@ -94,6 +95,7 @@ def open(
     /,
     *,
     host: HostConfig | None = None,
+    namespace: NetworkNamespace = NetworkNamespace(channel=None),
     interfaces: tuple[str, ...] = (),
     name: str = "",
     udp_port: int = 0,

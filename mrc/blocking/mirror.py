@@ -13,8 +13,9 @@ import inspect
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from concurrent.futures import Future as ThreadFuture
 from enum import Enum
-from functools import wraps
+from functools import cache, wraps
 from importlib import import_module
+from importlib.util import find_spec
 from types import FunctionType, ModuleType, TracebackType
 from typing import Any, ClassVar, Self
 from weakref import WeakValueDictionary
@@ -267,23 +268,24 @@ def _operator(of: Callable[..., Any]) -> Callable[..., Any]:
     return wraps(of)(lambda self, *args: of(self._aio, *args))
 
 
-class Mirror:
-    """The names of a module of `mrc`, for those who block."""
+def names(of: str) -> Callable[[str], Any]:
+    """The `__getattr__` of a module here: the names of a module of `mrc`, for those who block. A
+    name of which nothing waits is the very same thing.
+    """
 
-    def __init__(self, module: str) -> None:
-        self._module = module
-
-    def member(self, name: str) -> Any:
-        """The mirror of a class or function, or the very thing if nothing in it waits. Raises
-        AttributeError.
-        """
-        if name.startswith("_") and name != "__all__":
+    @cache
+    def load(name: str) -> Any:
+        module = import_module(of)
+        if (name.startswith("_") and name != "__all__") or not hasattr(module, name):
             raise AttributeError(f"mrc.blocking has no attribute {name!r}")
-        value = getattr(import_module(self._module), name)
+        value = getattr(module, name)
         if isinstance(value, ModuleType):
-            return import_module(f"mrc.blocking.{name}")
+            mirrored = find_spec(f"mrc.blocking.{name}") is not None
+            return import_module(f"mrc.blocking.{name}") if mirrored else value
         if isinstance(value, type):
             return mirror_of(value) or value
         if isinstance(value, FunctionType) and kind_of(value) is not Call.DO:
             return function(value, lambda *_: CallerLoop.current())
         return value
+
+    return load

@@ -241,7 +241,10 @@ class _Attempt:
         expected = self._host if srv6 and self._host in srv6.peers else ""
         pause, drops = _FIRST_PAUSE_SECONDS, 0
         while True:
-            self.channel = await dial(self._local.host, self._host, self._port, self._local.source)
+            own = self._local
+            self.channel = await dial(
+                own.host, self._host, self._port, own.source, namespace=own.config.namespace
+            )
             self.channel.limit_silence(on=True)
             try:
                 with extended(limit, self.channel, seconds, EXCHANGE_TRIPS):
@@ -892,6 +895,5 @@ class _Exchange:
             self.local.rejoins.add(token, end)
             return None
         local, called, port = self.local, self.channel.called, self.channel.ports[1]
-        return lambda: rejoined(
-            lambda: dial(local.host, called, port, None, self.proved), local.guard, token, local.rng
-        )
+        again = partial(dial, local.host, called, port, namespace=local.config.namespace)
+        return lambda: rejoined(lambda: again(others=self.proved), local.guard, token, local.rng)

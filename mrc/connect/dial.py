@@ -16,8 +16,8 @@ import random
 import secrets
 import socket
 from collections import deque
-from collections.abc import Awaitable, Callable, Collection, Iterable, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Awaitable, Callable, Collection, Iterable
+from typing import TYPE_CHECKING
 from weakref import WeakValueDictionary
 
 from mrc.connect.failures import unconnected
@@ -25,6 +25,7 @@ from mrc.connect.oob import Channel
 from mrc.connect.tls import Guard, QuestionError
 from mrc.errors import ConnectError, MrcError
 from mrc.fabric.hostconfig import HostConfig, IpAddress
+from mrc.linux.namespace import OWN, NetworkNamespace, numeric
 from mrc.tasks import cancelled, within
 
 if TYPE_CHECKING:
@@ -50,44 +51,71 @@ async def dial(
     port: int,
     source: IpAddress | None = None,
     others: Collection[IpAddress] = (),
+    namespace: NetworkNamespace = OWN,
 ) -> Channel:
     """Connects to the address of `host` that answers first. Raises ResolveError or ConnectError.
 
     `host` is a configured peer, a name or an address. `source`: the address of this host to connect
-    from, if that leads there. `others`: further addresses of that host.
+    from, if that leads there. `others`: further addresses of that host. `namespace`: of this host.
     """
     name = host
     if config is not None:
         name = config.peers[host].oob if host in config.peers else host
         name = "localhost" if host == config.host else name
-    loop = asyncio.get_running_loop()
-    found: Any = []
+    found: list[str] = []
     try:
-        found = await loop.getaddrinfo(name, port, type=socket.SOCK_STREAM)
+        found = await resolve(namespace, name, port)
     except (socket.gaierror, UnicodeError) as error:
         if not others:
             raise unconnected(host, port, error) from error
     known = (str(each) for each in others if not each.is_link_local)  # which has no zone
-    addresses = list(dict.fromkeys([*(numeric(info[4]) for info in found), *known]))
+    addresses = list(dict.fromkeys([*found, *known]))
     sources = [None] if source is None else [(str(source), 0), None]
     ways = [(address, each) for address in addresses for each in sources]
     try:
-        return Channel(*await _first(ways, port), called=host)
+        return Channel(*await _first(ways, port, namespace), called=host)
     except OSError as error:
         raise unconnected(host, port, error) from error
 
 
-def numeric(found: Sequence[str | int | bytes]) -> str:
-    """The address of a result of getaddrinfo, with its zone if it has one."""
-    zone = found[3] if len(found) > 3 else 0
-    return f"{found[0]!s}%{zone!s}" if zone else str(found[0])
+async def resolve(namespace: NetworkNamespace, name: str, port: int) -> list[str]:
+    """The addresses of a name, each with its zone if it has one. Raises socket.gaierror or
+    UnicodeError.
+    """
+    loop = asyncio.get_running_loop()
+    if namespace != OWN:
+        return await loop.run_in_executor(None, namespace.addresses, name)
+    found = await loop.getaddrinfo(name, port, type=socket.SOCK_STREAM)
+    return [numeric(address) for *_, address in found]
 
 
 _Streams = tuple[asyncio.StreamReader, asyncio.StreamWriter]
 _TcpSource = tuple[str, int] | None
 
 
-async def _first(ways: Iterable[tuple[str, _TcpSource]], port: int) -> _Streams:
+async def open_connection(
+    namespace: NetworkNamespace, address: str, port: int, source: _TcpSource = None
+) -> _Streams:
+    """As `asyncio.open_connection` to a numeric address; `source`: its `local_addr`."""
+    if namespace == OWN:
+        return await asyncio.open_connection(address, port, local_addr=source)
+    opened = namespace.socket(
+        socket.AF_INET6 if ":" in address else socket.AF_INET, socket.SOCK_STREAM
+    )
+    try:
+        opened.setblocking(False)
+        if source is not None:
+            opened.bind(source)
+        await asyncio.get_running_loop().sock_connect(opened, (address, port))
+        return await asyncio.open_connection(sock=opened)
+    except BaseException:
+        opened.close()
+        raise
+
+
+async def _first(
+    ways: Iterable[tuple[str, _TcpSource]], port: int, namespace: NetworkNamespace = OWN
+) -> _Streams:
     """The first connection to any of the addresses; raises the error of the last one.
 
     A host with several links has several addresses, and some may not answer. Each way gets a head
@@ -99,7 +127,7 @@ async def _first(ways: Iterable[tuple[str, _TcpSource]], port: int) -> _Streams:
         while left or not all(task.done() for task in attempts):
             if left:
                 address, source = left.popleft()
-                opening = asyncio.open_connection(address, port, local_addr=source)
+                opening = open_connection(namespace, address, port, source)
                 attempts.append(asyncio.create_task(opening))
             done, _ = await asyncio.wait(
                 [task for task in attempts if not task.done()],

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Self
 import mrc
 from mrc.connect.admission import ConnectionPlace
 from mrc.connect.connect import Local, Terms
-from mrc.connect.dial import REJOIN, numeric
+from mrc.connect.dial import REJOIN
 from mrc.connect.oob import (
     EXCHANGE_TRIPS,
     FRAME_BYTES,
@@ -48,6 +48,7 @@ from mrc.errors import (
     StateError,
     reason_of,
 )
+from mrc.linux.namespace import OWN, NetworkNamespace
 from mrc.tasks import Opening, cancelled, took_cancellation, within
 from mrc.units import digits
 
@@ -99,7 +100,7 @@ class Listener:
         if self._local.guard is not None:
             self._local.guard.prepare()
             native.aead_name()
-        tcp = _listening_socket(host, port)
+        tcp = _listening_socket(host, port, self._local.config.namespace)
         self._port = tcp.getsockname()[1]
         self._server = await asyncio.start_server(
             self._on_peer, sock=tcp, limit=FRAME_BYTES, backlog=_BACKLOG
@@ -333,36 +334,23 @@ def _now() -> float:
     return asyncio.get_running_loop().time()
 
 
-def _of_both_versions(port: int) -> socket.socket:
-    """A socket on every address. `socket.has_dualstack_ipv6` is no help: it takes any error, such
-    as too many open files, for a host without IPv6.
-    """
-    try:
-        opened = socket.socket(socket.AF_INET6)
-    except OSError as error:
-        if error.errno != errno.EAFNOSUPPORT:
-            raise
-        return socket.create_server(("", port), backlog=_BACKLOG)
-    try:
-        opened.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        opened.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
-        opened.bind(("", port))
-        opened.listen(_BACKLOG)
-    except OSError:
-        opened.close()
-        raise
-    return opened
-
-
-def _listening_socket(host: str | None, port: int) -> socket.socket:
+def _listening_socket(
+    host: str | None, port: int, namespace: NetworkNamespace = OWN
+) -> socket.socket:
     """A socket on `host`; None: on every address of all IP versions that this host supports."""
     try:
         if host is not None:
-            family, *_, address = socket.getaddrinfo(
-                host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
-            )[0]
-            return socket.create_server((numeric(address), port), family=family, backlog=_BACKLOG)
-        return _of_both_versions(port)
+            address = namespace.addresses(host, socket.AI_PASSIVE)[0]
+            family = socket.AF_INET6 if ":" in address else socket.AF_INET
+            return _listening_at(namespace, family, (address, port), only_its_version=True)
+        # `socket.has_dualstack_ipv6` is no help: it takes any error, such as too many open files,
+        # for a host without IPv6.
+        try:
+            return _listening_at(namespace, socket.AF_INET6, ("", port), only_its_version=False)
+        except OSError as error:
+            if error.errno != errno.EAFNOSUPPORT:
+                raise
+        return _listening_at(namespace, socket.AF_INET, ("", port), only_its_version=True)
     except socket.gaierror as error:
         raise ResolveError(f"cannot listen on {host}: it does not resolve to an address") from error
     except OSError as error:
@@ -373,3 +361,19 @@ def _listening_socket(host: str | None, port: int) -> socket.socket:
                 f"cannot listen on {host}: it is not an address of this host"
             ) from error
         raise
+
+
+def _listening_at(
+    namespace: NetworkNamespace, family: int, address: tuple[str, int], *, only_its_version: bool
+) -> socket.socket:
+    opened = namespace.socket(family, socket.SOCK_STREAM)
+    try:
+        opened.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        if family == socket.AF_INET6:
+            opened.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, only_its_version)
+        opened.bind(address)
+        opened.listen(_BACKLOG)
+    except OSError:
+        opened.close()
+        raise
+    return opened

@@ -41,6 +41,7 @@ from mrc.engine.paths import (
 )
 from mrc.errors import ConfigError, InUseError, MrcError, NetlinkError, StateError
 from mrc.fabric.hostconfig import HostConfig, IpAddress
+from mrc.linux.namespace import OWN, NetworkNamespace
 from mrc.linux.rtnetlink import Interface
 from mrc.tasks import within
 
@@ -111,8 +112,9 @@ class LocalPorts:
     GONE = (errno.ENODEV, errno.EADDRNOTAVAIL)
     """the errors that it causes then"""
 
-    def __init__(self, find: Find) -> None:
+    def __init__(self, find: Find, namespace: NetworkNamespace = OWN) -> None:
         self._find = find
+        self._namespace = namespace
         self._slots: dict[int, _Slot] = {}
         self._most = limits.MAX_PORTS
         self._found = PortSelection(())
@@ -130,7 +132,8 @@ class LocalPorts:
         weights = {name: each for name, each in config.weights.items() if each is not None}
         if host is not None and host.has_srv6:
             return cls(
-                lambda interfaces, kept: PortSelection.of_srv6(host, interfaces, wanted, weights)
+                lambda interfaces, kept: PortSelection.of_srv6(host, interfaces, wanted, weights),
+                config.namespace,
             )
         for port in host.ports if host is not None else ():
             for name in (port.ifname, str(port.address.ip)):
@@ -141,7 +144,8 @@ class LocalPorts:
         return cls(
             lambda interfaces, kept: PortSelection.of_interfaces(
                 interfaces, wanted, evs, kept, weights
-            )
+            ),
+            config.namespace,
         )
 
     # ---- State ----------------------------------------------------------------------------
@@ -240,7 +244,7 @@ class LocalPorts:
 
     def find(self) -> list[LocalPort | None]:
         """The ports that the current interfaces give, by number; None: it may open later."""
-        self._found = self._find(Interface.all(), frozenset())
+        self._found = self._find(Interface.all(self._namespace), frozenset())
         ports = number(self._found)
         few = max(2 * self._found.reserved, *ports, 0) <= _FEW_PORTS
         self._most = _MOST_OF_FEW if few else limits.MAX_PORTS
@@ -275,7 +279,7 @@ class LocalPorts:
 
     async def follow(self, call: Call, opened: AnyEngine) -> None:
         """Updates the ports after every change of the interfaces; never returns."""
-        async for found in link_snapshots(lambda: self.impatient):
+        async for found in link_snapshots(lambda: self.impatient, self._namespace):
             await self.apply(found, call, opened)
 
     async def apply(self, interfaces: Sequence[Interface], call: Call, opened: AnyEngine) -> None:
@@ -336,8 +340,8 @@ class LocalPorts:
             if sum(map(_is_untied, self.ports)) >= _ROOM:
                 return
             try:
-                interfaces = Interface.all()
-                index = Interface.towards(peer, own)
+                interfaces = Interface.all(self._namespace)
+                index = Interface.towards(peer, own, self._namespace)
             except NetlinkError as error:
                 logger.debug("%s: %s", own, error)
                 return
@@ -359,7 +363,7 @@ class LocalPorts:
     ) -> None:
         """Opens the link-local ports of these interfaces, if the configuration allows them."""
         async with self._changing:
-            for each in Interface.all():
+            for each in Interface.all(self._namespace):
                 allowed = not config.weights or each.name in config.weights
                 port = link_local_port(each, config.spraying.evs_per_pair)
                 known = port is None or any(p.address.ip == port.address.ip for p in self.ports)
@@ -439,6 +443,7 @@ def _open_engine(config: ContextConfig, ports: Sequence[LocalPort | None]) -> En
         coalesce_us=config.sockets.coalesce_us,
         rcvbuf_bytes=config.sockets.rcvbuf_bytes,
         sndbuf_bytes=config.sockets.sndbuf_bytes,
+        namespace_fd=config.namespace.fd,
     )
 
 
@@ -447,6 +452,7 @@ def _open_engine(config: ContextConfig, ports: Sequence[LocalPort | None]) -> En
 
 async def link_snapshots(
     impatient: Callable[[], bool] = lambda: False,
+    namespace: NetworkNamespace = OWN,
 ) -> AsyncIterator[Sequence[Interface]]:
     """Yields the interfaces now, and again after every change of a link or an address.
 
@@ -455,13 +461,13 @@ async def link_snapshots(
     yields every 2 s.
     """
     loop = asyncio.get_running_loop()
-    with socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, socket.NETLINK_ROUTE) as events:
+    with namespace.socket(socket.AF_NETLINK, socket.SOCK_RAW, socket.NETLINK_ROUTE) as events:
         events.setblocking(False)
         events.bind((0, _GROUPS))
         while True:
             started = time.thread_time()
             try:
-                yield Interface.all()
+                yield Interface.all(namespace)
             except NetlinkError as error:
                 logger.debug("interfaces: %s", error)  # they changed while they were listed
             shortest, longest = _PAUSE_SECONDS

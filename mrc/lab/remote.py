@@ -29,10 +29,9 @@ from msgspec import convert, to_builtins
 from msgspec.structs import replace
 
 import mrc
-from mrc import errors
 from mrc.cli.arguments import add
 from mrc.cli.output import Output
-from mrc.errors import ArgumentError, ConnectError, MrcError, NetlinkError, StateError
+from mrc.errors import ConnectError, MrcError, NetlinkError, StateError
 from mrc.lab.machines import (
     OVERHEAD,
     BedMachine,
@@ -46,11 +45,13 @@ from mrc.linux import netns, system
 from mrc.testbed import build, state
 from mrc.testbed import capture as captures
 from mrc.testbed import plan as plans
-from mrc.testbed.bed import Removed, Testbed
+from mrc.testbed.bed import Testbed
 from mrc.testbed.child import BlockingChild
 from mrc.testbed.cli.main import Action
 from mrc.testbed.faults import Fault, Hop
 from mrc.testbed.plan import BedLink, BedPlan, MachineShare
+from mrc.testbed.results import Removed
+from mrc.testbed.server import answer_of, answered
 from mrc.testbed.shape import MANAGEMENT, Shape
 from mrc.testbed.signals import FirstSignal
 from mrc.testbed.topology import Target
@@ -91,11 +92,7 @@ class Session:
         """
         if not self._greeted:
             self._greet()
-        answer = self._read()
-        if "error" in answer:
-            kind = getattr(errors, answer["kind"], StateError)
-            raise (kind if issubclass(kind, MrcError) else StateError)(answer["error"])
-        return answer["answer"]
+        return answered(self._read())
 
     def _greet(self) -> None:
         for _ in range(_BANNERS):
@@ -474,7 +471,8 @@ class _PartServer:
         try:
             self._say({HELLO: mrc.__version__})
             for line in self._requests:
-                self._say(self._answer(json.loads(line)))
+                request = json.loads(line)
+                self._say(answer_of(lambda: self._done(request)))  # noqa: B023  # at once
         finally:
             if self._unfinished is not None:
                 self._unfinished.down()
@@ -482,16 +480,6 @@ class _PartServer:
     def _say(self, answer: dict[str, Any]) -> None:
         self._answers.write(json.dumps(answer).encode() + b"\n")
         self._answers.flush()
-
-    def _answer(self, request: _Request) -> dict[str, Any]:
-        try:
-            return {"answer": to_builtins(self._done(request))}
-        except MrcError as exc:
-            return {"error": str(exc), "kind": type(exc).__name__}
-        except ValueError as exc:
-            return {"error": str(exc), "kind": ArgumentError.__name__}
-        except OSError as exc:
-            return {"error": str(exc), "kind": StateError.__name__}
 
     def _wanted(self, request: _Request) -> Part:
         found = state.decode(request["state"])

@@ -13,7 +13,6 @@ import socket
 import struct
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import nullcontext
 from ipaddress import (
     IPv4Address,
     IPv4Interface,
@@ -28,6 +27,7 @@ from msgspec import Struct
 
 from mrc.errors import NetlinkError
 from mrc.linux import netns
+from mrc.linux.namespace import OWN, NetworkNamespace
 
 _NETLINK_ROUTE = 0
 _NLM_F_REQUEST, _NLM_F_DUMP = 0x1, 0x300
@@ -43,11 +43,17 @@ _DUMP_TRIES = 20
 
 
 class Rtnetlink:
-    """A socket in a named namespace; None: in that of the calling thread. A context manager."""
+    """A socket in a namespace, which may be a named one. A context manager."""
 
-    def __init__(self, namespace: str | None = None, protocol: int = _NETLINK_ROUTE) -> None:
-        with nullcontext() if namespace is None else netns.inside(namespace):
-            self._socket = _open(protocol)
+    def __init__(
+        self, namespace: str | NetworkNamespace = OWN, protocol: int = _NETLINK_ROUTE
+    ) -> None:
+        """OWN: that of the calling thread."""
+        if isinstance(namespace, str):
+            with netns.inside(namespace):
+                self._socket = _open(OWN, protocol)
+        else:
+            self._socket = _open(namespace, protocol)
         self._sequence = 0
 
     def __enter__(self) -> Self:
@@ -132,9 +138,10 @@ class Rtnetlink:
         return NetlinkError(f"cannot {what if isinstance(what, str) else what()}: {reason}", code)
 
 
-def _open(protocol: int) -> socket.socket:
+def _open(namespace: NetworkNamespace, protocol: int) -> socket.socket:
     try:
-        sock = socket.socket(socket.AF_NETLINK, socket.SOCK_RAW | socket.SOCK_CLOEXEC, protocol)
+        kind = socket.SOCK_RAW | socket.SOCK_CLOEXEC
+        sock = namespace.socket(socket.AF_NETLINK, kind, protocol)
         sock.setsockopt(_SOL_NETLINK, _NETLINK_CAP_ACK, 1)
         sock.setsockopt(_SOL_NETLINK, _NETLINK_EXT_ACK, 1)
         sock.bind((0, 0))
@@ -193,8 +200,8 @@ class Interface(Struct, frozen=True):
     """those of its addresses that nothing new should use, such as one that moves between hosts"""
 
     @classmethod
-    def all(cls, namespace: str | None = None) -> list[Interface]:
-        """The interfaces of this namespace, or of a named one, by index. Requires no privilege.
+    def all(cls, namespace: str | NetworkNamespace = OWN) -> list[Interface]:
+        """The interfaces of this namespace, or of another one, by index. Requires no privilege.
 
         Raises NetlinkError.
         """
@@ -213,7 +220,11 @@ class Interface(Struct, frozen=True):
         return sorted(every, key=lambda each: each.index)
 
     @staticmethod
-    def towards(peer: IPv4Address | IPv6Address, own: IPv4Address | IPv6Address) -> int:
+    def towards(
+        peer: IPv4Address | IPv6Address,
+        own: IPv4Address | IPv6Address,
+        namespace: NetworkNamespace = OWN,
+    ) -> int:
         """Index of the interface by which this host sends to `peer` from this address of its own.
 
         Raises NetlinkError.
@@ -222,7 +233,7 @@ class Interface(Struct, frozen=True):
         body = _ROUTE.pack(family, peer.max_prefixlen, own.max_prefixlen)
         for kind, address in ((_RTA_DST, peer), (_RTA_SRC, own)):
             body += struct.pack("=HH", 4 + len(address.packed), kind) + address.packed
-        with Rtnetlink() as rtnetlink:
+        with Rtnetlink(namespace) as rtnetlink:
             rtnetlink._send(rtnetlink._framed(_RTM_GETROUTE, body, _NLM_F_REQUEST))
             _, _, reply = next(rtnetlink._replies(f"find the route to {peer}"))
         found = attributes(reply, _HEADER_BYTES + _ROUTE.size)

@@ -8,6 +8,7 @@
 `mrc.results.load` makes such a result of the JSON that `mrc perf` prints.
 """
 
-from mrc.lazy import names
+from mrc.lazy import directory, names
 
 __getattr__ = names(__name__)
+__dir__ = directory(__name__)

@@ -20,19 +20,19 @@ from contextlib import suppress
 from functools import cached_property
 from ipaddress import IPv6Address
 from pathlib import Path
-from typing import Any, Literal, Self
+from typing import Any, Self
 
-from msgspec import Struct
 from msgspec.structs import asdict, replace
 
 from mrc.errors import ArgumentError, MrcError, StateError
 from mrc.fabric.hostconfig import HostConfig
 from mrc.linux import netns, system
-from mrc.results import KEYS, Result, like
+from mrc.results import like
 from mrc.testbed import build, emulator, rootless, state
 from mrc.testbed.build import Ready
 from mrc.testbed.faults import Fault, Hop, Mode, place_faults
 from mrc.testbed.plan import BedPlan, MachineShare, Node, emulator_config, make_plan
+from mrc.testbed.results import BedProgram, LinkCounters, Removed
 from mrc.testbed.shape import (
     DEFAULT_NAME,
     DEFAULT_RATE,
@@ -60,59 +60,6 @@ resolver="${0%/*}/resolv.conf"
 if [ -e "$resolver" ] && [ -e /etc/resolv.conf ]; then mount --bind "$resolver" /etc/resolv.conf; fi
 exec "$@"
 """
-
-
-class LinkCounters(Struct, frozen=True, kw_only=True, rename=KEYS):
-    """One direction of a link, since the test bed is up."""
-
-    packets: int
-    """Packets sent, or lost by a fault."""
-    bytes: int
-    """Bytes sent."""
-    bits_per_second: int
-    """Rate during the interval."""
-    rate_bps: int | None
-    """Rate that the link can carry; null: no limit."""
-    queue_bytes: int
-    """Bytes in its queue now."""
-    peak_bytes: int | None
-    """Longest queue so far; null in a kernel fabric, which does not record it."""
-    lost: int
-    """Packets lost by faults, on lossy links, or because they exceed the MTU of the link."""
-    dropped: int
-    """Packets dropped by a full queue."""
-    trimmed: int
-    """Packets that lost their payload in a full queue."""
-    marked: int
-    """Packets marked by ECN."""
-
-
-class BedProgram(Struct, frozen=True):
-    """A program that ran in a test bed."""
-
-    pid: int
-    """Its process id."""
-    node: str
-    """Where it ran: h0, h1, ..., or a switch."""
-    command: str
-    """Its command line, shortened."""
-
-
-class Removed(Result, frozen=True, kw_only=True):
-    """`mrc testbed down`."""
-
-    name: str
-    """Name of the test bed."""
-    state: Literal["down"] = "down"
-    """The test bed is down."""
-    removed: bool
-    """True: this command removed it. False: it was not up."""
-    ended: tuple[BedProgram, ...]
-    """Programs of `exec` and `shell` that this command ended."""
-    left: tuple[BedProgram, ...]
-    """Programs that still run, in a network that is gone."""
-    unreachable: dict[str, str]
-    """Machines that keep their part of it, and why they do not answer."""
 
 
 class Testbed:

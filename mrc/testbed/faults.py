@@ -21,10 +21,12 @@ from mrc import units
 from mrc.results import KEYS, like
 from mrc.testbed.shape import (
     FABRIC,
+    MIN_RATE_BPS,
     LinkProperties,
     Shape,
     host_name,
     interface_name,
+    parse_rate,
     t0_name,
     t1_name,
     t2_name,
@@ -175,6 +177,16 @@ def parse_loss(text: str) -> float:
     if not 0 < steps <= _LOSS_STEPS or abs(steps - round(steps)) > 1e-6:
         raise ValueError(f"{text!r} is not a percentage from 0.01% to 100%, in steps of 0.01%")
     return steps / _LOSS_STEPS
+
+
+def rate_fields(text: str) -> dict[str, Any]:
+    """The fields of a Fault for a rate such as `50mbit`, or a share of each link's own: `10%`."""
+    if text.endswith("%"):
+        return {"rate_share": parse_loss(text)}
+    rate_bps = parse_rate(text)
+    if rate_bps is None or rate_bps < MIN_RATE_BPS:
+        raise ValueError(f"{text!r} is not a rate of at least 1kbit")
+    return {"rate_bps": rate_bps}
 
 
 def table_of(target: Target) -> str:

@@ -32,6 +32,7 @@ from msgspec import Struct
 
 from mrc.errors import NetlinkError
 from mrc.linux import netns
+from mrc.linux.namespace import OWN
 from mrc.linux.rtnetlink import Interface, Rtnetlink, attributes
 from mrc.testbed.routes import Route, Srv6Action
 from mrc.units import digits
@@ -124,7 +125,7 @@ class Netlink(Rtnetlink):
     """
 
     def __init__(self, namespace: str | None = None, *protocol: int) -> None:
-        super().__init__(namespace, *protocol)
+        super().__init__(namespace or OWN, *protocol)
         self.namespace = namespace
         self._indices: dict[str, int] = {}
 

@@ -25,7 +25,7 @@ mrc/testbed/topologies/README.md lists every key.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from enum import StrEnum
 from types import ModuleType
@@ -47,6 +47,7 @@ DEFAULT_NAME = "lab"
 FABRIC = "fabric"
 MANAGEMENT = "mgmt"
 
+_EMULATED = ("ecn_low_bytes", "ecn_high_bytes", "trim")
 _NAME_FORM = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,31}")
 
 
@@ -369,6 +370,23 @@ def with_delay(shape: Shape, delay_ns: int) -> Shape:
     links = tuple(replace(link, delay_ns=None) for link in shape.links)
     every = dict.fromkeys(("host_delay_ns", "fabric_delay_ns", "core_delay_ns"), delay_ns)
     return replace(shape, links=links, **every)
+
+
+def chosen_shape(file: str | None, fabric: Fabric, options: Mapping[str, Any]) -> Shape:
+    """The shape of a topology file, or the usual one, with these fields of Shape. `rate`: of the
+    hosts' links in bit/s, to which other rates keep their ratio, None without a limit; `delay`: of
+    every link in ns. Raises ArgumentError for invalid options, ConfigError for an invalid file.
+    """
+    wanted = {key: value for key, value in options.items() if key not in ("rate", "delay")}
+    if fabric == Fabric.KERNEL and not wanted.keys().isdisjoint(_EMULATED):
+        raise ArgumentError("a kernel fabric cannot mark or trim: use --fabric emulated")
+    shape = load_topology(file, fabric).shape if file else None
+    wanted["fabric"] = fabric
+    with as_argument_error():
+        shape = Shape(**wanted) if shape is None else replace(shape, **wanted)
+        if "rate" in options:
+            shape = scale_rates(shape, options["rate"])
+        return with_delay(shape, options["delay"]) if "delay" in options else shape
 
 
 # ---- Topology files ------------------------------------------------------------------------------

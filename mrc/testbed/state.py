@@ -7,6 +7,7 @@ $MRC_RUN_DIR/NAME/hH.toml                             configuration of host H
 $MRC_RUN_DIR/NAME/hosts                               /etc/hosts for the commands in its hosts
 $MRC_RUN_DIR/NAME/resolv.conf                         the same of /etc/resolv.conf, with an uplink
 $MRC_RUN_DIR/NAME/early.json                          packets dropped while links came up, by hop
+$MRC_RUN_DIR/NAME/owner                              locked by the process that will take it down
 $MRC_RUN_DIR/NAME/outside.json                        what `mrc.lab.uplink` has to return
 """
 
@@ -32,6 +33,7 @@ from mrc.testbed.shape import Shape, extra
 
 _FILE = "testbed.json"
 _EARLY = "early.json"
+_OWNER = "owner"
 
 
 class BedState(Struct, frozen=True):
@@ -135,6 +137,36 @@ def forget(name: str) -> None:
 def names() -> list[str]:
     """The names of all test beds, complete or not."""
     return sorted(path.parent.name for path in _base().glob(f"*/{_FILE}"))
+
+
+def own(name: str) -> int:
+    """Marks a test bed as one that ends with this process; returns the descriptor that says so
+    while it is open.
+    """
+    with lock(), _ours(folder(name)):
+        opened = os.open(folder(name) / _OWNER, os.O_RDWR | os.O_CREAT, 0o600)
+        fcntl.flock(opened, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        return opened
+
+
+def abandoned() -> list[str]:
+    """The test beds whose owner has ended without taking them down."""
+    with lock():
+        return [name for name in names() if _is_abandoned(folder(name) / _OWNER)]
+
+
+def _is_abandoned(owner: Path) -> bool:
+    try:
+        opened = os.open(owner, os.O_RDWR)
+    except OSError:  # nobody's: only `down` ends it
+        return False
+    try:
+        fcntl.flock(opened, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    finally:
+        os.close(opened)
+    return True
 
 
 @contextmanager

@@ -7,6 +7,7 @@ async with mrc.transfer.receive("inbox") as receiver:    # on one host
 result = await mrc.transfer.send("photos", "host-b")     # on another
 """
 
-from mrc.lazy import names
+from mrc.lazy import directory, names
 
 __getattr__ = names(__name__)
+__dir__ = directory(__name__)

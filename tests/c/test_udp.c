@@ -2,6 +2,7 @@
 #define _GNU_SOURCE 1
 #include <fcntl.h>
 #include <net/if.h>
+#include <pthread.h>
 #include <sched.h>
 #include <stdlib.h>
 #include <sys/ioctl.h>
@@ -211,13 +212,13 @@ TEST(test_open_port__what_was_taken_meanwhile) {
   UDP udp = open_udp(&config);
   const uint16_t sport = udp.ports[1].transmitters[1].sport;
   mrc_udp_close_port(&udp, 2);
-  int fd = mrc_socket_open_transmit(&taker, sport, &cause);
+  int fd = mrc_socket_open_transmit(0, &taker, sport, &cause);
   CHECK(fd >= 0);
   const int before = n_descriptors();
   CHECK_EQ(mrc_udp_open_port(&udp, 2, &config.ports[1], 2, &cause), -EBUSY);
   CHECK_EQ(n_descriptors(), before);
   close(fd);
-  fd = mrc_socket_open_receive(&taker, udp.udp_port, &cause);
+  fd = mrc_socket_open_receive(0, &taker, udp.udp_port, &cause);
   CHECK(fd >= 0);
   CHECK_EQ(mrc_udp_open_port(&udp, 2, &config.ports[1], 0, &cause), -EADDRINUSE);
   CHECK_EQ(n_descriptors(), before);
@@ -225,6 +226,103 @@ TEST(test_open_port__what_was_taken_meanwhile) {
   CHECK_EQ(mrc_udp_open_port(&udp, 2, &config.ports[1], 0, &cause), 0);
   CHECK_STR_EQ(cause.message, "");
   close(fd);
+}
+
+/* ---- Sockets that another process opens ---- */
+
+/* A process whose sockets belong to a namespace, as mrc/linux/namespace.py. It answers each request
+   with a new socket, or with this errno. */
+struct opener {
+  pthread_t thread;
+  int channel;
+  int32_t refusal;
+};
+
+static void answer_socket(const struct opener *opener, const int32_t wanted[3], int reply) {
+  int32_t refusal = opener->refusal;
+  char room[CMSG_SPACE(sizeof(int))] __attribute__((aligned(8))) = {0};
+  struct iovec part = {.iov_base = &refusal, .iov_len = sizeof refusal};
+  struct msghdr message = {.msg_iov = &part, .msg_iovlen = 1};
+  int fd = refusal != 0 ? -1 : socket(wanted[0], wanted[1], wanted[2]);
+  if (fd >= 0) {
+    message.msg_control = room;
+    message.msg_controllen = sizeof room;
+    *CMSG_FIRSTHDR(&message) = (struct cmsghdr){
+        .cmsg_level = SOL_SOCKET, .cmsg_type = SCM_RIGHTS, .cmsg_len = CMSG_LEN(sizeof fd)};
+    memcpy(CMSG_DATA(CMSG_FIRSTHDR(&message)), &fd, sizeof fd);
+  }
+  CHECK_EQ(sendmsg(reply, &message, 0), (ssize_t)sizeof refusal);
+  if (fd >= 0) close(fd);
+  close(reply);
+}
+
+static void *answer_sockets(void *context) {
+  const struct opener *opener = context;
+  for (;;) {
+    int32_t wanted[3];
+    char room[CMSG_SPACE(sizeof(int))] __attribute__((aligned(8)));
+    struct iovec part = {.iov_base = wanted, .iov_len = sizeof wanted};
+    struct msghdr message = {
+        .msg_iov = &part, .msg_iovlen = 1, .msg_control = room, .msg_controllen = sizeof room};
+    if (recvmsg(opener->channel, &message, MSG_CMSG_CLOEXEC) <= 0) break;
+    int reply;
+    memcpy(&reply, CMSG_DATA(CMSG_FIRSTHDR(&message)), sizeof reply);
+    answer_socket(opener, wanted, reply);
+  }
+  close(opener->channel);
+  return NULL;
+}
+
+/* Ports that open at once and later. The caller's descriptor may be closed meanwhile. */
+TEST(test_namespace__opens_the_sockets_of_each_port) {
+  static const char *const addresses[] = {"127.0.0.1", "::1"};
+  struct mrc_ctx_config config = config_of(2, addresses, 3);
+  struct mrc_port_config later = config.ports[1];
+  config.ports[1].family = 0;
+  struct opener opener = {0};
+  const int before = n_descriptors();
+  int ends[2];
+  CHECK_EQ(socketpair(AF_UNIX, SOCK_SEQPACKET, 0, ends), 0);
+  opener.channel = ends[1];
+  CHECK_EQ(pthread_create(&opener.thread, NULL, answer_sockets, &opener), 0);
+  config.namespace_fd = ends[0];
+  {
+    struct mrc_cause cause = {0};
+    UDP udp = open_udp(&config);
+    close(ends[0]);
+    CHECK_EQ(mrc_udp_open_port(&udp, 2, &later, 0, &cause), 0);
+    CHECK_EQ(udp.ports[0].n_transmitters + udp.ports[1].n_transmitters, 6);
+    CHECK(fcntl(udp.ports[1].receive_fd, F_GETFD) & FD_CLOEXEC);
+    CHECK(fcntl(udp.ports[1].receive_fd, F_GETFL) & O_NONBLOCK);
+  }
+  CHECK_EQ(pthread_join(opener.thread, NULL), 0);
+  CHECK_EQ(n_descriptors(), before);
+}
+
+TEST(test_namespace__tells_why_there_is_no_socket) {
+  static const char *const addresses[] = {"127.0.0.1"};
+  struct mrc_ctx_config config = config_of(1, addresses, 1);
+  const int before = n_descriptors();
+  EACH_OF(int, refused, 0, 2) {
+    const int32_t refusal = refused ? EMFILE : 0;
+    struct opener opener = {.refusal = refusal};
+    struct mrc_cause cause = {0};
+    struct mrc_udp udp;
+    int ends[2];
+    CHECK_EQ(socketpair(AF_UNIX, SOCK_SEQPACKET, 0, ends), 0);
+    config.namespace_fd = ends[0];
+    opener.channel = ends[1];
+    if (refusal == 0)
+      close(ends[1]); /* the process has ended */
+    else
+      CHECK_EQ(pthread_create(&opener.thread, NULL, answer_sockets, &opener), 0);
+    CHECK_EQ(mrc_udp_open(&udp, &config, &cause), refusal == 0 ? -EPIPE : -EMFILE);
+    CHECK_STR_EQ(cause.message, refusal == 0 ? "cannot open a UDP socket: Broken pipe"
+                                             : "cannot open a UDP socket: Too many open files");
+    close(ends[0]);
+    if (refusal != 0) CHECK_EQ(pthread_join(opener.thread, NULL), 0);
+  }
+  CHECK_EQ(n_descriptors(), before);
 }
 
 /* ---- Receiving ---- */

@@ -129,7 +129,7 @@ def run(link: Netlink, *command: str) -> str:
 def test_interfaces__of_a_pair(pair: Pair) -> None:
     here, there = pair
     Netlink.wait_until_up([(here, ["p1"]), (there, ["h0"])], timeout=PATIENCE)
-    lo, p1 = Interface.all(here.namespace)
+    lo, p1 = Interface.all(str(here.namespace))
     assert (lo.name, lo.index, lo.mtu, lo.up) == ("lo", 1, 65536, True)
     assert {IPv4Interface("127.0.0.1/8"), IPv6Interface("fd00:a::1/128")} <= set(lo.addresses)
     assert (p1.name, p1.mtu, p1.up) == ("p1", 9000, True)

@@ -41,8 +41,11 @@ class User:
     """$XDG_RUNTIME_DIR"""
 
     def start(self, *words: str) -> subprocess.Popen[str]:
+        return self.start_python("-m", "mrc", *words)
+
+    def start_python(self, *words: str) -> subprocess.Popen[str]:
         drop = ["setpriv", f"--reuid={USER}", f"--regid={USER}", "--clear-groups", "--"]
-        argv = [*shown_to_all(), *drop, sys.executable, "-m", "mrc", *words]
+        argv = [*shown_to_all(), *drop, sys.executable, *words]
         env = os.environ | {
             "HOME": str(self.home), "XDG_RUNTIME_DIR": self.runtime, "PYTHONPATH": str(ROOT),
         }  # fmt: skip
@@ -50,7 +53,10 @@ class User:
         return subprocess.Popen(argv, stdout=pipe, stderr=pipe, text=True, env=env, cwd=self.home)
 
     def run(self, *words: str) -> subprocess.CompletedProcess[str]:
-        with self.start(*words) as process:
+        return self.run_python("-m", "mrc", *words)
+
+    def run_python(self, *words: str) -> subprocess.CompletedProcess[str]:
+        with self.start_python(*words) as process:
             output, errors = process.communicate()
         return subprocess.CompletedProcess(words, process.returncode, output, errors)
 
@@ -112,6 +118,46 @@ def test_testbed__whole_life_without_root(user: User) -> None:
     assert has_ended(keeper)
     assert user.run("testbed", "down", "--name", "one").stdout == "one was not up\n"
     assert user.left() == []
+
+
+IN_HOSTS = """
+import asyncio, os, threading, mrc, mrc.testbed
+
+async def main():
+    threading.Thread(target=threading.Event().wait, daemon=True).start()
+    inbox = bytearray(1 << 20)
+    async with (
+        mrc.testbed.up(planes=2, t1=1) as bed,
+        bed.host("h0").context() as here,
+        bed.host("h1").context() as there,
+        there.register(inbox, writable=True) as region,
+        there.listen(private=region.handle.to_dict()),
+        here.register(b"x" * len(inbox)) as message,
+        here.connect("h1") as qp,
+        bed.fail("plane:1"),
+    ):
+        await qp.write(message, mrc.RemoteMemory.from_dict(qp.peer.private))
+        assert inbox == b"x" * len(inbox)
+        done = await bed.host("h0").run(["sh", "-c", "id -u; pwd; ping -c 1 h1.p2"], check=True)
+        assert done.stdout.splitlines()[:2] == ["0", os.getcwd()]
+    print(os.getuid(), len(os.listdir("/proc/self/task")) > 1)
+
+asyncio.run(main())
+"""
+
+
+def test_library__hosts_in_a_process_of_several_threads(user: User) -> None:
+    """No privilege, and no thread of the process enters a namespace. The keeper ends, too."""
+    done = user.run_python("-c", IN_HOSTS)
+    assert (done.stderr, done.stdout) == ("", f"{USER} True\n")
+    assert user.left() == []
+
+
+def test_library__a_crash_leaves_nothing(user: User) -> None:
+    script = "import asyncio, os, mrc.testbed as beds\nasync def main():\n  {}\nasyncio.run(main())"
+    body = "await beds.up(planes=1, t1=1); os.kill(os.getpid(), 9)"
+    assert user.run_python("-c", script.format(body)).returncode == -signal.SIGKILL
+    until(lambda: user.left() == [])
 
 
 def test_up__has_no_interface_of_the_machine(user: User) -> None:

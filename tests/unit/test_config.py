@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import re
+import socket
 from enum import IntEnum, IntFlag
 from importlib import import_module
 from pathlib import Path
@@ -26,12 +27,14 @@ from mrc.config import (
     TrafficClasses,
 )
 from mrc.connect.profiles import CcSettings
+from mrc.connect.security import Security
 from mrc.engine import native
 from mrc.engine.native import lib
 from mrc.engine.send_queue import WrOpcode
 from mrc.enums import CcKind, PlaneShares, Reading, WarningKind
 from mrc.errors import ConfigError
 from mrc.events import ContextWarning
+from mrc.linux.namespace import NetworkNamespace
 
 
 def test_config__the_defaults_are_valid_and_give_up_after_about_nine_seconds() -> None:
@@ -135,6 +138,15 @@ def test_profile__thresholds_are_at_the_target_or_above(name: str) -> None:
 def test_profile__names_are_those_of_the_struct() -> None:
     known = {name for name, _ in native.ffi.typeof("struct mrc_cc_profile").fields}
     assert set(CcParameters.__dataclass_fields__) | {"reserved"} == known
+
+
+def test_config__a_foreign_namespace_has_no_plain_loopback() -> None:
+    one, other = socket.socketpair()
+    with one, other:
+        foreign = NetworkNamespace(one)
+        ContextConfig(namespace=foreign, security=Security())
+        with pytest.raises(ConfigError, match="plain_loopback"):
+            ContextConfig(namespace=foreign, security=Security(plain_loopback=True))
 
 
 def test_config__interfaces_are_no_string() -> None:

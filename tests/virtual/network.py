@@ -280,7 +280,7 @@ class Tcp:
             for each in found
         ]
 
-    def listening(self, host: str | None, port: int) -> FakeSocket:
+    def listening(self, host: str | None, port: int, _: object) -> FakeSocket:
         """A socket for `serve`; raises OSError with EADDRINUSE."""
         own = _running().host
         port = port or next(self._ports)

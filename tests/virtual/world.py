@@ -146,9 +146,9 @@ class World:
 
     def __enter__(self) -> Self:
         for target, name, value in (
-            (Interface, "all", lambda: list(_host().interfaces)),
+            (Interface, "all", lambda _: list(_host().interfaces)),
             (mrc.engine.ports, "Engine", _polled),
-            (mrc.engine.ports, "link_snapshots", lambda impatient: _host().interface_changes()),
+            (mrc.engine.ports, "link_snapshots", lambda *_: _host().interface_changes()),
             (mrc.connect.listener, "_listening_socket", self.tcp.listening),
             (mrc.observe.views, "LocalView", _NoView),
             (socket, "gethostname", lambda: _host().name),

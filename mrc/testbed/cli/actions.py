@@ -16,29 +16,25 @@ import sys
 import time
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
-from typing import Any
 
 from mrc.cli.arguments import add
 from mrc.cli.output import Exit, Output, UsageError
 from mrc.cli.runner import become, refused
-from mrc.errors import ConfigError, StateError
+from mrc.errors import StateError
 from mrc.linux import netns, system
-from mrc.results import Result, like, plain
+from mrc.results import plain
 from mrc.testbed import bed as beds
-from mrc.testbed import capture, schedule
-from mrc.testbed import state as stored
-from mrc.testbed.bed import Removed, Testbed
+from mrc.testbed import capture, operations, schedule
+from mrc.testbed.bed import Testbed
 from mrc.testbed.cli import status
 from mrc.testbed.cli.main import Action
-from mrc.testbed.cli.plan import Built, add_up_arguments
-from mrc.testbed.faults import Mode, TargetFault, parse_loss
+from mrc.testbed.cli.plan import add_up_arguments
+from mrc.testbed.faults import Mode, parse_loss, rate_fields
 from mrc.testbed.shape import (
     DEFAULT_NAME,
-    MIN_RATE_BPS,
     as_argument_error,
     extra,
     is_host,
-    parse_rate,
     part_name,
 )
 from mrc.testbed.signals import FirstSignal
@@ -62,19 +58,13 @@ def up(args: argparse.Namespace) -> int:
     first = f"{args.name} {'is up' if built else 'was up already'}: {bed.summary()}"
     out.text("\n".join([first, *status.machines(bed)]))
     if out.as_json:  # else nothing that may fail: the test bed is up
-        out.result(like(Built, status.bed_result(bed, {}), built=built))
+        out.result(operations.built(bed, anew=built))
     return 0
 
 
 def down(args: argparse.Namespace) -> int:
     out = Output.of(args)
-    found = Removed(name=args.name, removed=False, ended=(), left=(), unreachable={})
-    if not netns.lacks() or stored.load(args.name) is not None:
-        try:
-            bed = Testbed.named(args.name)
-        except ConfigError:
-            bed = Testbed(args.name)  # its file is damaged
-        found = bed.down()
+    found = operations.down(args.name)
     for each in found.ended:
         out.text(f"ended in {each.node}: {each.command} (process {each.pid})")
     for each in found.left:
@@ -250,37 +240,6 @@ retransmission. What would leave two hosts without a path is refused.
 """
 
 
-class Injection(Result, frozen=True, kw_only=True):
-    """`mrc testbed fail`."""
-
-    name: str
-    """Name of the test bed."""
-    fault: TargetFault
-    """What fails now."""
-
-
-class Healed(Result, frozen=True, kw_only=True):
-    """`mrc testbed heal`."""
-
-    name: str
-    """Name of the test bed."""
-    healed: tuple[str, ...]
-    """Targets that no longer fail."""
-    failing: tuple[str, ...]
-    """Targets that still fail."""
-
-
-class Drained(Result, frozen=True, kw_only=True):
-    """`mrc testbed drain` and `undrain`."""
-
-    name: str
-    """Name of the test bed."""
-    changed: tuple[str, ...]
-    """Targets that this command drained, or returned traffic to."""
-    drained: tuple[str, ...]
-    """Targets that hosts send no traffic over."""
-
-
 def add_fail_arguments(parser: argparse.ArgumentParser) -> None:
     mode = {"choices": [*Mode], "default": Mode.SILENT}
     add(
@@ -288,7 +247,7 @@ def add_fail_arguments(parser: argparse.ArgumentParser) -> None:
         _FAIL,
         mode=mode,
         loss={"type": parse_loss},
-        rate={"type": _fault_rate, "default": {}},
+        rate={"type": rate_fields, "default": {}},
     )
     group = "impairments (require an emulated fabric, or netem in the kernel)"
     shares = {word: {"type": parse_loss} for word in ("corrupt", "duplicate", "reorder")}
@@ -300,36 +259,28 @@ def add_heal_arguments(parser: argparse.ArgumentParser) -> None:
     add(parser, f"target TARGET  what to heal: {Target.FORMS}; all: all faults")
 
 
-def _fault_rate(text: str) -> dict[str, Any]:
-    if text.endswith("%"):
-        return {"rate_share": parse_loss(text)}
-    rate_bps = parse_rate(text)
-    if rate_bps is None or rate_bps < MIN_RATE_BPS:
-        raise ValueError(f"{text!r} is not a rate of at least 1kbit")
-    return {"rate_bps": rate_bps}
-
-
 def fail(args: argparse.Namespace) -> int:
     out = Output.of(args)
     bed = Testbed.existing(args.name)
     words = ("corrupt", "duplicate", "reorder", "delay_ns", "jitter_ns", "mtu")
     impairment = {word: value for word in words if (value := getattr(args, word)) is not None}
     before = bed.faults().get(args.target)
-    bed.fail(args.target, args.mode, args.loss, **impairment, **args.rate)
+    result = operations.fail(bed, args.target, args.mode, args.loss, **impairment, **args.rate)
     fault = bed.faults()[args.target]
     replaced = f"; no longer: {before}" if before not in (None, fault) else ""
     out.text(f"{args.target} fails: {fault}{replaced}")
-    out.result(Injection(name=args.name, fault=fault.result(args.target)))
+    out.result(result)
     return 0
 
 
 def heal(args: argparse.Namespace) -> int:
     out = Output.of(args)
     bed = Testbed.existing(args.name)
-    healed = bed.heal(args.target)
-    left = bed.faults()
-    out.text(f"healed: {status.listed(healed)}; still failing: {status.listed(left)}")
-    out.result(Healed(name=args.name, healed=tuple(healed), failing=tuple(left)))
+    found = operations.heal(bed, args.target)
+    out.text(
+        f"healed: {status.listed(found.healed)}; still failing: {status.listed(found.failing)}"
+    )
+    out.result(found)
     return 0
 
 
@@ -343,23 +294,19 @@ def add_undrain_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def drain(args: argparse.Namespace) -> int:
-    bed = Testbed.existing(args.name)
-    changed = (args.target,) if bed.drain(args.target) else ()
-    Output.of(args).text(f"{args.target} {'is' if changed else 'was already'} drained")
-    return _print_drained(args, bed, changed)
+    out = Output.of(args)
+    found = operations.drain(Testbed.existing(args.name), args.target)
+    out.text(f"{args.target} {'is' if found.changed else 'was already'} drained")
+    out.result(found)
+    return 0
 
 
 def undrain(args: argparse.Namespace) -> int:
-    bed = Testbed.existing(args.name)
-    changed = tuple(bed.undrain(args.target))
-    Output.of(args).text(
-        f"in use again: {status.listed(changed)}; still drained: {status.listed(bed.drained())}"
-    )
-    return _print_drained(args, bed, changed)
-
-
-def _print_drained(args: argparse.Namespace, bed: Testbed, changed: tuple[str, ...]) -> int:
-    Output.of(args).result(Drained(name=args.name, changed=changed, drained=bed.drained()))
+    out = Output.of(args)
+    found = operations.undrain(Testbed.existing(args.name), args.target)
+    changed, left = status.listed(found.changed), status.listed(found.drained)
+    out.text(f"in use again: {changed}; still drained: {left}")
+    out.result(found)
     return 0
 
 

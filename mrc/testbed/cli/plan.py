@@ -13,42 +13,39 @@ from collections.abc import Collection, Iterator, Sequence
 from itertools import zip_longest
 from pathlib import Path
 from textwrap import wrap
-from typing import Any, Literal
+from typing import Any
 
-from msgspec import Struct
 from msgspec.structs import fields, replace
 
 from mrc import products
 from mrc.cli.arguments import add
 from mrc.cli.output import Output, format_table
-from mrc.errors import ArgumentError, ConfigError
+from mrc.errors import ConfigError
 from mrc.linux.system import write_whole
-from mrc.results import KEYS, Result, like
+from mrc.results import like
 from mrc.testbed.cli.main import Action
-from mrc.testbed.faults import Hop, TargetFault
-from mrc.testbed.plan import Census, MachineShare, census
+from mrc.testbed.faults import Hop
+from mrc.testbed.plan import MachineShare, census
+from mrc.testbed.results import HostAddresses, Planned, Topologies
 from mrc.testbed.shape import (
     DEFAULT_RATE,
     MIN_KERNEL_DELAY_NS,
     BothWays,
     Fabric,
     LinkProperties,
-    Outside,
     Shape,
     as_argument_error,
+    chosen_shape,
     extra,
     load_topology,
     parse_rate,
     rate_text,
-    scale_rates,
     topology_names,
-    with_delay,
 )
 from mrc.testbed.tiers import LinkChange
 from mrc.testbed.topology import Target
 from mrc.units import counted, digits, scaled
 
-_EMULATED = ("ecn_low_bytes", "ecn_high_bytes", "trim")
 SHAPE_OPTIONS = f"""
 file FILE      topology file, or name of a built-in topology or scenario; options override it
 --hosts N      number of hosts [2]
@@ -71,13 +68,6 @@ EMULATED_OPTIONS = """
 --ecn-high SIZE  mark all packets when the queue exceeds this [four tenths of the buffer]
 --no-trim        drop a packet when the queue is full, instead of trimming it
 """
-
-
-class Topologies(Result, frozen=True, kw_only=True):
-    """`mrc testbed plan --list`."""
-
-    topologies: dict[str, str]
-    """Built-in topologies: name and title."""
 
 
 def add_shape(parser: argparse.ArgumentParser) -> None:
@@ -109,21 +99,18 @@ def _shape_of(args: argparse.Namespace) -> Shape:
     """The shape from file and options. Raises ArgumentError for invalid options, ConfigError for
     an invalid file.
     """
-    shape = load_topology(args.file, Fabric(args.fabric)).shape if args.file else None
     wanted: dict[str, Any] = {each.name: getattr(args, each.name, None) for each in fields(Shape)}
+    wanted["delay"] = args.delay
     wanted = {key: value for key, value in wanted.items() if value is not None}
     if args.no_trim:
         wanted["trim"] = False
-    if args.fabric == Fabric.KERNEL and not wanted.keys().isdisjoint(_EMULATED):
-        raise ArgumentError("a kernel fabric cannot mark or trim: use --fabric emulated")
-    with as_argument_error():
-        shape = Shape(**wanted) if shape is None else replace(shape, **wanted)
-        if "uplink" in args:
-            outside = extra("outside").outside_of(args, shape.outside)
-            shape = replace(shape, outside=outside)
-        if "rate" in args:
-            shape = scale_rates(shape, args.rate)
-        return shape if args.delay is None else with_delay(shape, args.delay)
+    if "rate" in args:
+        wanted["rate"] = args.rate
+    shape = chosen_shape(args.file, Fabric(wanted.pop("fabric")), wanted)
+    if "uplink" in args:
+        with as_argument_error():
+            shape = replace(shape, outside=extra("outside").outside_of(args, shape.outside))
+    return shape
 
 
 def change_text(change: LinkChange) -> str:
@@ -144,107 +131,6 @@ def outside_lines(shape: Shape) -> list[str]:
 
 
 # ---- For programs --------------------------------------------------------------------------------
-
-
-class HostAddresses(Struct, frozen=True, kw_only=True):
-    """Addresses of a host."""
-
-    host: str
-    """Its name: h0, h1, ..."""
-    address: str
-    """Its address on all planes (ECMP): the name h1 or h1.any."""
-    plane_addresses: tuple[str, ...]
-    """Its address in each plane: the names h1.p1, h1.p2, ..."""
-    oob: str
-    """Its management address, over which mrc exchanges the attributes of QPs: the name h1.mgmt."""
-
-
-class BedHost(HostAddresses, frozen=True, kw_only=True):
-    """A host of a test bed."""
-
-    namespace: str
-    """Its network namespace."""
-    config: str
-    """Path of its host configuration file."""
-
-
-class BedSize(Result, frozen=True, kw_only=True, rename=KEYS):
-    """A test bed that is up, or that `up` would build."""
-
-    planes: int
-    """Number of planes."""
-    t0: int
-    """T0s of each plane."""
-    t1: int
-    """T1s of each plane."""
-    pods: int
-    """Pods of each plane; 1 without T2s."""
-    t2: int
-    """T2s of each plane; 0: two tiers."""
-    host_rate_bps: int | None
-    """Rate of a link between host and T0, each way; null: no limit."""
-    fabric_rate_bps: int | None
-    """Rate of a link between T0 and T1, each way; null: no limit."""
-    core_rate_bps: int | None
-    """Rate of a link between T1 and T2, each way; null: no limit."""
-    mtu: int
-    """MTU of all links."""
-    fabric: Literal["kernel", "emulated"]
-    """What forwards packets: the Linux kernel, or the emulator."""
-    outside: Outside
-    """What joins it to the world."""
-    machines: tuple[MachineShare, ...]
-    """Its machines; empty: all of it is on this one."""
-
-
-class Bed(BedSize, frozen=True, kw_only=True):
-    """A test bed that is up."""
-
-    name: str
-    """Name of the test bed."""
-    state: Literal["up"] = "up"
-    """The test bed is up."""
-    hosts: tuple[BedHost, ...]
-    """Its hosts."""
-    faults: tuple[TargetFault, ...]
-    """What fails now."""
-    missing: tuple[str, ...]
-    """Network namespaces that somebody removed."""
-    drained: tuple[str, ...]
-    """Targets that hosts send no traffic over, see `mrc testbed drain`."""
-    taken_down: tuple[str, ...]
-    """Ends of links that somebody took down by hand, as NODE:INTERFACE; they may be up again, but
-    without routes."""
-
-
-class Built(Bed, frozen=True, kw_only=True):
-    """`mrc testbed up`."""
-
-    built: bool
-    """True: this command built it. False: it was up already."""
-
-
-class Planned(BedSize, frozen=True, kw_only=True):
-    """`mrc testbed plan`: what `up` would build."""
-
-    title: str
-    """Title of the topology."""
-    hosts: int
-    """Number of hosts."""
-    host_delay_ns: int
-    """Delay of a link between host and T0."""
-    fabric_delay_ns: int
-    """Delay of a link between T0 and T1."""
-    core_delay_ns: int
-    """Delay of a link between T1 and T2."""
-    jitter_ns: int
-    """Random delay added at most."""
-    addresses: tuple[HostAddresses, ...]
-    """Addresses of the hosts."""
-    links: dict[str, LinkProperties]
-    """Every link, by the name that faults use; each direction, if the two differ."""
-    built: Census
-    """What the test bed takes."""
 
 
 # ---- The action ----------------------------------------------------------------------------------

@@ -8,21 +8,19 @@ import asyncio
 import sys
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Literal
-
-from msgspec import Struct
 
 from mrc.cli.arguments import add
 from mrc.cli.output import Output, UsageError, format_table
 from mrc.cli.runner import run_async
-from mrc.errors import MrcError
-from mrc.results import KEYS, Result, like, plain
+from mrc.results import plain
 from mrc.tasks import begun
+from mrc.testbed import operations
 from mrc.testbed import state as stored
-from mrc.testbed.bed import LinkCounters, Testbed
+from mrc.testbed.bed import Testbed
 from mrc.testbed.cli.main import Action
-from mrc.testbed.cli.plan import Bed, BedHost, change_text, draw, outside_lines
-from mrc.testbed.faults import Fault
+from mrc.testbed.cli.plan import change_text, draw, outside_lines
+from mrc.testbed.operations import Look
+from mrc.testbed.results import FabricCounters, LinkCounters
 from mrc.testbed.shape import DEFAULT_NAME, Shape, extra, part_name, rate_text
 from mrc.units import digits, scaled
 
@@ -37,68 +35,12 @@ OPTIONS = f"""
 """
 
 
-class FabricCounters(Struct, frozen=True, kw_only=True, rename=KEYS):
-    """Packets of an emulated fabric, since it is up."""
-
-    received: int
-    """From hosts."""
-    sent: int
-    """To hosts."""
-    lost: int
-    """Lost by faults."""
-    dropped: int
-    """Dropped by full queues."""
-    trimmed: int
-    """Trimmed by full queues."""
-    marked: int
-    """Marked by ECN."""
-    unroutable: int
-    """Dropped: no switch has a route, or the hop limit ran out."""
-    refused: int
-    """Dropped: the host's interface was down."""
-    offloaded: int
-    """Dropped: the host had left segmentation or checksum to its interface."""
-    overloaded: int
-    """Dropped by the emulator or the kernel because the machine is too slow. Above 0 the results of
-    the test bed are wrong.
-    """
-
-
-class Status(Bed, frozen=True, kw_only=True):
-    """`mrc testbed status` of a test bed that is up."""
-
-    counters: FabricCounters | None
-    """What the emulator counted; null in a kernel fabric."""
-    links: dict[str, LinkCounters]
-    """Each direction of each link, by its name, such as h0>t0:1.0."""
-
-
-class NotUp(Result, frozen=True, kw_only=True):
-    """`mrc testbed status` of a test bed that is not up."""
-
-    name: str
-    """Name of the test bed."""
-    state: Literal["down", "half built"]
-    """half built: a command that built or removed it was interrupted."""
-
-
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add(parser, OPTIONS)
 
 
 def listed(names: Iterable[str]) -> str:
     return ", ".join(names) or "none"
-
-
-class _Look(Struct, frozen=True):
-    """A test bed that is up, and its traffic during one interval."""
-
-    bed: Testbed
-    faults: dict[str, Fault]
-    links: dict[str, LinkCounters]
-    counters: FabricCounters | None
-    lost: dict[str, str]
-    drained: tuple[str, ...]
 
 
 def run(args: argparse.Namespace) -> int:
@@ -111,21 +53,18 @@ def run(args: argparse.Namespace) -> int:
             return 0
     else:
         look = None
-        while (look := _look(args.name, seconds, out, look)) is not None:
+        while (look := operations.look(args.name, seconds, out.warn, look)) is not None:
             out.text("\n".join(_lines(look, with_addresses=not args.watch)))
             out.rows([{"link": name} | plain(link) for name, link in look.links.items()])
-            found = bed_result(look.bed, look.faults, look.lost, look.drained)
-            out.result(like(Status, found, counters=look.counters, links=look.links))
+            out.result(look.status)
             if not args.watch:
                 return 0
             if not look.links:  # the measurement has failed at once
                 time.sleep(seconds)
-    state: Literal["down", "half built"] = (
-        "down" if stored.load(args.name) is None else "half built"
-    )
+    found = operations.not_up(args.name)
     others = listed(name for name in stored.names() if name != args.name)
-    out.text(f"{args.name} is {state}; other test beds: {others}")
-    out.result(NotUp(name=args.name, state=state))
+    out.text(f"{args.name} is {found.state}; other test beds: {others}")
+    out.result(found)
     return 1
 
 
@@ -136,7 +75,7 @@ async def _watch(name: str, seconds: float, out: Output) -> bool:
     from mrc.cli import terminal  # slow imports: rich
 
     ended = asyncio.get_running_loop().create_future()
-    look: _Look | None = None
+    look: Look | None = None
     blocks = [terminal.Block(f"measuring {name}")]
 
     def on_key(key: str) -> None:
@@ -149,7 +88,7 @@ async def _watch(name: str, seconds: float, out: Output) -> bool:
         help_text = _SCROLL if has_keys else "^C ends; no keys: stdin is no terminal"
         while not ended.done():
             screen.show(blocks, help_text)
-            looking = asyncio.wrap_future(begun(_look, name, seconds, out, look))
+            looking = asyncio.wrap_future(begun(operations.look, name, seconds, out.warn, look))
             await asyncio.wait({looking, ended}, return_when=asyncio.FIRST_COMPLETED)
             if not looking.done():
                 looking.cancel()
@@ -163,31 +102,7 @@ async def _watch(name: str, seconds: float, out: Output) -> bool:
     return True
 
 
-def _look(name: str, seconds: float, out: Output, before: _Look | None) -> _Look | None:
-    """Measures a test bed for some seconds; None if it is not up. `before`: the last look, whose
-    connections to other machines it uses.
-    """
-    found = stored.load(name)
-    if found is None or not found.up:
-        return None
-    if before is not None and before.bed.is_current():
-        bed = before.bed
-    else:
-        bed = Testbed.spanning(name, found.shape, found.machines)
-    counters: FabricCounters | None = None
-    links: dict[str, LinkCounters] = {}
-    lost: dict[str, str] = {}
-    if not bed.missing():
-        try:
-            links, lost = bed.measure(seconds), bed.lost()
-            if bed.shape.is_emulated:
-                counters = like(FabricCounters, bed.counters())
-        except MrcError as exc:  # show the status without counters
-            out.warn(str(exc))
-    return _Look(bed, found.faults, links, counters, lost, found.drained)
-
-
-def _lines(look: _Look, *, with_addresses: bool) -> Iterator[str]:
+def _lines(look: Look, *, with_addresses: bool) -> Iterator[str]:
     shape = look.bed.shape
     yield f"{look.bed.name} is up: {look.bed.summary()}"
     yield from machines(look.bed)
@@ -219,7 +134,7 @@ def _addresses(shape: Shape) -> list[str]:
     return format_table(head, rows).splitlines()
 
 
-def _troubles(look: _Look) -> list[str]:
+def _troubles(look: Look) -> list[str]:
     bed = look.bed
     lost = [each for each in bed.shares() if each.lost]
     lines = [extra("outside").lost_text(each) for each in lost]
@@ -261,41 +176,6 @@ def _busy(links: Mapping[str, LinkCounters]) -> list[str]:
     limits = ["limit"] if differ else []
     head = ("link", "rate", *limits, "busy", "queue", "peak", "packets", *words)
     return format_table(head, rows).splitlines() if rows else []
-
-
-def bed_result(
-    bed: Testbed,
-    faults: Mapping[str, Fault],
-    lost: Mapping[str, str] | None = None,
-    drained: tuple[str, ...] | None = None,
-) -> Bed:
-    """`lost`: the ends of links that were taken down by hand; None: looks for them, and for what is
-    drained.
-    """
-    lost = bed.lost() if lost is None else lost
-    shape = bed.shape
-    return like(
-        Bed,
-        shape,
-        name=bed.name,
-        hosts=tuple(_host(bed, f"h{number}", number) for number in shape.host_numbers()),
-        faults=tuple(fault.result(target) for target, fault in faults.items()),
-        missing=tuple(bed.missing()),
-        drained=bed.drained() if drained is None else drained,
-        taken_down=tuple(lost),
-        machines=bed.shares(),
-    )
-
-
-def _host(bed: Testbed, name: str, number: int) -> BedHost:
-    return BedHost(
-        host=name,
-        namespace=bed.plan.nodes[name].namespace,
-        config=str(stored.config_path(bed.name, name)),
-        address=str(bed.shape.addresses.host(number)),
-        plane_addresses=tuple(map(str, bed.shape.plane_addresses(number))),
-        oob=str(bed.shape.addresses.oob(number)),
-    )
 
 
 ACTIONS = {"status": Action(run, add_arguments, "name")}

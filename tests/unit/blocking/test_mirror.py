@@ -28,7 +28,12 @@ _CROSSING = r"Opening\[(.*)\]|AsyncIterator(\[.*\])|asyncio\.Future(\[.*\])"
 def test_all__the_same_names() -> None:
     assert blocking.__all__ == mrc.__all__
     assert set(MIRRORED) >= {"Context", "QP", "Listener", "Region"}
-    others = set(mrc.__all__) - set(MIRRORED) - {"open"}
+    modules = {"perf", "testbed", "transfer"}
+    for module in modules:
+        ours, theirs = getattr(blocking, module), getattr(mrc, module)
+        assert ours.__all__ == theirs.__all__ and ours is not theirs
+        assert dir(ours) == ours.__all__
+    others = set(mrc.__all__) - set(MIRRORED) - {"open"} - modules
     assert all(getattr(blocking, name) is getattr(mrc, name) for name in others)
 
 

@@ -50,7 +50,7 @@ from mrc.connect import connect as route
 from mrc.connect import dial as dialing
 from mrc.connect import proof
 from mrc.connect.connect import Terms
-from mrc.connect.dial import dial, numeric
+from mrc.connect.dial import dial
 from mrc.connect.failures import about
 from mrc.connect.identity import load
 from mrc.connect.oob import Channel, CutOffError, Hello
@@ -72,6 +72,7 @@ from mrc.errors import (
     ResolveError,
 )
 from mrc.fabric.hostconfig import HostConfig, HostPeer, IpAddress
+from mrc.linux.namespace import numeric
 from mrc.tasks import cancelled
 
 FOREIGN = "127.0.0.77"  # no host answers here
@@ -380,7 +381,7 @@ async def test_connect__the_last_answer_before_the_time_limit_is_the_reason(
     local: Any = Mock(guard=None, rng=Mock(uniform=lambda *_: 0.0), srv6=Mock(peers={}))
     left = list(answers)
 
-    async def dial(*_: object) -> Mock:
+    async def dial(*_: object, **__: object) -> Mock:
         return Mock(watchers=[], received_bytes=0) if left else await silent
 
     async def establish(*_: object, **__: object) -> None:

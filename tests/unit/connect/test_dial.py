@@ -16,6 +16,7 @@ from mrc.connect import dial
 from mrc.connect.dial import REJOIN, Rejoins, new_token, rejoined
 from mrc.connect.oob import Channel
 from mrc.errors import ConnectError, ConnectRefusedError, ResolveError
+from mrc.linux.namespace import OWN
 
 
 def qp(identity: str = "", *, closed: bool = False) -> Mock:
@@ -88,7 +89,7 @@ async def test_dial__other_addresses_although_no_name_server_answers(
     others = [ip_address("192.0.2.1"), ip_address("fe80::1")]
     with pytest.raises(ConnectError):
         await dial.dial(None, "peer.example", 4791, None, others)
-    first.assert_awaited_once_with([("192.0.2.1", None)], 4791)
+    first.assert_awaited_once_with([("192.0.2.1", None)], 4791, OWN)
     with pytest.raises(ResolveError):
         await dial.dial(None, "peer.example", 4791)
 

@@ -588,8 +588,8 @@ async def named(host: Host, *nics: Interface, own: IpAddress = VIRTUAL) -> list[
     """The actions taken when a peer behind eth0 has named an address of this host."""
     steered: Any = host.datapath
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Interface, "all", lambda: list(nics))
-        patch.setattr(Interface, "towards", lambda peer, own: ETH0.index)
+        patch.setattr(Interface, "all", lambda _: list(nics))
+        patch.setattr(Interface, "towards", lambda peer, own, _: ETH0.index)
         peer = ip_address("10.0.0.7")
         await host.links.open_for(own, peer, host.config, host.datapath.call, steered)
     return host.datapath.take()
@@ -757,7 +757,7 @@ async def test_link_snapshots__take_little_however_often_something_changes(
     monkeypatch.setattr(ports, "_RETRY_SECONDS", 0.0)
     used, pauses, sleep = 0.0, list[float](), asyncio.sleep
 
-    def interfaces() -> list[Interface]:
+    def interfaces(_: object) -> list[Interface]:
         nonlocal used
         used += 0.02
         return []
