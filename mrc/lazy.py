@@ -22,7 +22,7 @@ def homes(package: str) -> dict[str, str]:
 
 
 def names(package: str) -> Callable[[str], object]:
-    """The `__getattr__` of a package. Names of products that are not in this tree are not public."""
+    """The `__getattr__` of a package. Those of products that are not in this tree are left out."""
 
     def load(name: str) -> object:
         if name == "__all__":

@@ -91,7 +91,7 @@ def test_run__hears_what_a_program_leaves_behind(complaint: str) -> None:
 
 _LONG_WAY = """
 import mrc
-from mrc import Sockets, Timeouts
+from mrc.config import (Sockets, Timeouts)
 from mrc.connect.security import Security
 from virtual import end, sweep
 

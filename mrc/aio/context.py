@@ -54,6 +54,7 @@ from mrc.errors import (
 )
 from mrc.events import ContextWarning, QpInfo, TraceEntry
 from mrc.fabric.hostconfig import HostConfig
+from mrc.messages.messages import MessageFunctions
 from mrc.observe.views import Observatory
 from mrc.tasks import Opening, cancelled, checked_timeout, within
 
@@ -509,13 +510,13 @@ class Context:
         made = products.need(_MESSAGES, "messages").Messages(local.dispatcher, qp_of, space)
         return Opening(made._open())
 
-    def message_functions(self) -> mrc.MessageFunctions:
+    def message_functions(self) -> MessageFunctions:
         """The same as functions in C, for a library of this process that needs no Python between.
 
         They are valid until the Context is closed. Its QPs must be closed first.
         """
         functions = products.need(_MESSAGES, "messages").functions
-        found: mrc.MessageFunctions = functions(self._opened().dispatcher)
+        found: MessageFunctions = functions(self._opened().dispatcher)
         return found
 
     # ---- End ------------------------------------------------------------------------------

@@ -12,80 +12,67 @@ from mrc import ArgumentError as ArgumentError
 from mrc import Authority as Authority
 from mrc import BusyError as BusyError
 from mrc import CcKind as CcKind
-from mrc import CcParameters as CcParameters
-from mrc import CcSettings as CcSettings
-from mrc import Commands as Commands
 from mrc import CompletionError as CompletionError
 from mrc import ConfigError as ConfigError
 from mrc import ConnectError as ConnectError
 from mrc import ConnectRefusedError as ConnectRefusedError
 from mrc import ConnectTimeoutError as ConnectTimeoutError
 from mrc import ContextConfig as ContextConfig
-from mrc import ContextWarning as ContextWarning
 from mrc import Ended as Ended
 from mrc import EvEvent as EvEvent
 from mrc import EvInfo as EvInfo
-from mrc import EvSelection as EvSelection
 from mrc import EvState as EvState
 from mrc import EventReason as EventReason
 from mrc import EventsLost as EventsLost
-from mrc import HeldBy as HeldBy
 from mrc import HostConfig as HostConfig
-from mrc import HostPath as HostPath
-from mrc import HostPeer as HostPeer
-from mrc import HostPort as HostPort
 from mrc import Identity as Identity
 from mrc import Immediate as Immediate
 from mrc import InUseError as InUseError
-from mrc import Integrity as Integrity
-from mrc import Limits as Limits
-from mrc import LocalPort as LocalPort
 from mrc import Message as Message
-from mrc import MessageFunctions as MessageFunctions
 from mrc import MrcError as MrcError
-from mrc import NetlinkError as NetlinkError
 from mrc import NetworkNamespace as NetworkNamespace
 from mrc import Opening as Opening
-from mrc import PairInfo as PairInfo
-from mrc import PairState as PairState
-from mrc import Part as Part
 from mrc import PathError as PathError
-from mrc import PathMtuError as PathMtuError
 from mrc import Peer as Peer
 from mrc import PeerGoneError as PeerGoneError
 from mrc import PlaneEvent as PlaneEvent
 from mrc import PlaneInfo as PlaneInfo
 from mrc import PlaneShareEvent as PlaneShareEvent
-from mrc import PlaneShares as PlaneShares
 from mrc import PortEvent as PortEvent
 from mrc import ProbeResult as ProbeResult
-from mrc import ProfileState as ProfileState
 from mrc import ProtocolError as ProtocolError
 from mrc import QpErrorEvent as QpErrorEvent
 from mrc import QpEvent as QpEvent
 from mrc import QpInfo as QpInfo
-from mrc import QpState as QpState
 from mrc import QueueFullError as QueueFullError
-from mrc import Queues as Queues
-from mrc import Reading as Reading
-from mrc import Recording as Recording
 from mrc import RemoteMemory as RemoteMemory
 from mrc import ResolveError as ResolveError
-from mrc import Retries as Retries
 from mrc import Seal as Seal
-from mrc import Secret as Secret
 from mrc import Security as Security
-from mrc import Sockets as Sockets
-from mrc import Spraying as Spraying
 from mrc import StateError as StateError
-from mrc import Timeouts as Timeouts
-from mrc import TraceEntry as TraceEntry
-from mrc import TrafficClasses as TrafficClasses
-from mrc import WarningKind as WarningKind
 from mrc import WcStatus as WcStatus
 from mrc import Write as Write
 from mrc import load_secret as load_secret
+from mrc.blocking import Recorder
+from mrc.config import CcParameters
+from mrc.config import Limits
+from mrc.config import Queues
+from mrc.config import Retries
+from mrc.config import Sockets
+from mrc.config import Spraying
+from mrc.config import Timeouts
+from mrc.config import TrafficClasses
 from mrc.connect.profiles import CcProfile as CcProfile
+from mrc.connect.profiles import ProfileState
+from mrc.engine.memory import Part
+from mrc.engine.paths import LocalPort
+from mrc.enums import Integrity
+from mrc.enums import PlaneShares
+from mrc.enums import Reading
+from mrc.events import ContextWarning
+from mrc.events import PairInfo
+from mrc.events import TraceEntry
+from mrc.messages.messages import MessageFunctions
 from types import TracebackType
 from typing import Any
 from typing import Self
@@ -352,16 +339,5 @@ class Region:
     @property
     def handle(self) -> RemoteMemory: ...
     def __getitem__(self, at: slice) -> Part: ...
-
-class Recorder:
-    def __enter__(self) -> Self: ...
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None: ...
-    def close(self) -> None: ...
-    def stop(self) -> Recording: ...
 
 __all__: list[str]

@@ -104,7 +104,7 @@ def add_listening(parser: Any, port_help: str) -> None:
 def endpoint_settings(args: argparse.Namespace) -> dict[str, Any]:
     """The fields of ContextConfig."""
     found = {"interfaces": tuple(dict.fromkeys(args.interfaces)), "udp_port": args.udp_port}
-    return {**found, "sockets": mrc.Sockets(engines=getattr(args, "engines", 1))}
+    return {**found, "sockets": mrc.config.Sockets(engines=getattr(args, "engines", 1))}
 
 
 # ---- Views ---------------------------------------------------------------------------------------

@@ -10,6 +10,7 @@ from collections.abc import Collection, Mapping
 from msgspec import Struct
 
 import mrc
+from mrc.aio.recording import Recording
 from mrc.cli.output import version_of
 from mrc.results import KEYS, Result, like
 from mrc.units import counted, scaled
@@ -107,7 +108,7 @@ def parameters(ctx: mrc.Context, qp: mrc.QP) -> str:
 # ---- Goodput over time ---------------------------------------------------------------------------
 
 
-def bins(recording: mrc.Recording) -> Bins:
+def bins(recording: Recording) -> Bins:
     planes = sorted(recording.planes.items())
     return like(
         Bins,
@@ -116,7 +117,7 @@ def bins(recording: mrc.Recording) -> Bins:
     )
 
 
-def bins_lines(receiver: str, recording: mrc.Recording | Bins) -> list[str]:
+def bins_lines(receiver: str, recording: Recording | Bins) -> list[str]:
     """Goodput in the bins, and the longest gap."""
     counts = recording.bytes
     if not any(counts):

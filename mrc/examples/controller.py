@@ -15,7 +15,7 @@ from fnmatch import fnmatch
 import mrc
 
 TWO_PLANES = mrc.ContextConfig(
-    interfaces=("127.0.0.1", "127.0.0.2"), spraying=mrc.Spraying(evs_per_pair=2)
+    interfaces=("127.0.0.1", "127.0.0.2"), spraying=mrc.config.Spraying(evs_per_pair=2)
 )
 PROBES = 8  # of each path in a round
 RECENT = 5 * PROBES  # probes of a path that count

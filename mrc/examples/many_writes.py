@@ -8,7 +8,7 @@ import time
 
 import mrc
 
-LOOPBACK = mrc.ContextConfig(interfaces=("127.0.0.1",), queues=mrc.Queues(sq_depth=256))
+LOOPBACK = mrc.ContextConfig(interfaces=("127.0.0.1",), queues=mrc.config.Queues(sq_depth=256))
 PIECE = 64
 PIECES = 64 * 256
 BATCH = 128

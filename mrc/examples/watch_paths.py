@@ -11,7 +11,7 @@ import asyncio
 import mrc
 
 TWO_PLANES = mrc.ContextConfig(
-    interfaces=("127.0.0.1", "127.0.0.2"), spraying=mrc.Spraying(evs_per_pair=2)
+    interfaces=("127.0.0.1", "127.0.0.2"), spraying=mrc.config.Spraying(evs_per_pair=2)
 )
 
 

@@ -14,6 +14,7 @@ from mrc.cli.arguments import add
 from mrc.cli.output import Exit, Output, UsageError, exit_code
 from mrc.connect.parse import Destination
 from mrc.connect.security import Commands
+from mrc.enums import Integrity, PlaneShares
 from mrc.errors import ArgumentError, ConfigError, MrcError
 
 if TYPE_CHECKING:
@@ -32,7 +33,7 @@ examples:
   mrc perf h1 --csv > perf.csv         a line for each interval
   mrc perf h1 --bins                   goodput in bins of 1 ms
 """
-_MAX_PEER_BYTES = mrc.Limits().max_peer_bytes
+_MAX_PEER_BYTES = mrc.config.Limits().max_peer_bytes
 DEFAULT_BIN = "1ms"
 INSTEAD = {
     ("-u", "--udp"): "mrc always sends over UDP; -b limits the rate",
@@ -46,7 +47,7 @@ NAMES = {
     "reverse": "-R", "seconds": "-t", "size": "--size", "sweep": "-a", "total_bytes": "-n",
 }  # fmt: skip
 """What an error about several arguments of `measure` calls them."""
-_SHARES = [shares.name.lower() for shares in mrc.PlaneShares]
+_SHARES = [shares.name.lower() for shares in PlaneShares]
 
 
 HOST = "host HOST[:PORT]  host that runs mrc perf --server; this end is the client"
@@ -174,9 +175,9 @@ def _serves(port: int) -> str:
 
 def _config(args: argparse.Namespace, trusted: dict[str, Any]) -> mrc.ContextConfig:
     return mrc.ContextConfig(
-        integrity=mrc.Integrity[args.integrity.upper()],
-        spraying=mrc.Spraying(burst_packets=args.spray),
-        plane_shares=mrc.PlaneShares[args.plane_shares.upper()],
+        integrity=Integrity[args.integrity.upper()],
+        spraying=mrc.config.Spraying(burst_packets=args.spray),
+        plane_shares=PlaneShares[args.plane_shares.upper()],
         **endpoint.endpoint_settings(args),
         **endpoint.view_settings(args),
         **trusted,
@@ -233,7 +234,7 @@ async def _serve(args: argparse.Namespace, out: Output, trusted: dict[str, Any])
 
     config = server_config(
         max_peer_bytes=args.max_memory,
-        plane_shares=mrc.PlaneShares[args.plane_shares.upper()],
+        plane_shares=PlaneShares[args.plane_shares.upper()],
         **endpoint.endpoint_settings(args),
         **endpoint.view_settings(args),
         **trusted,

@@ -19,10 +19,10 @@ from typing import Annotated, Any, Self, TypeVar
 from msgspec import Meta, Struct, to_builtins
 from msgspec.structs import asdict, replace
 
-import mrc
 from mrc import limits
 from mrc.aio.context import Context
 from mrc.aio.qp import QP
+from mrc.aio.recording import Recorder, Recording
 from mrc.connect.parse import shown
 from mrc.enums import EvState, HeldBy
 from mrc.errors import MrcError, ProtocolError
@@ -103,7 +103,7 @@ class Meter:
         self._ev_changes = 0
         self._followers: list[asyncio.Task[None]] = []
         self._recording = AsyncExitStack()
-        self._recorder: mrc.Recorder | None = None
+        self._recorder: Recorder | None = None
         self._changes: dict[type, list[Any]] = {EvChange: [], PlaneChange: [], ShareChange: []}
         # (QPN, EV index) -> state, for each EV that has changed.
         self._states: dict[tuple[int, int], EvState] = {}
@@ -264,7 +264,7 @@ class Meter:
 class History(Struct, frozen=True):
     """The history of one test. `lost_changes` counts the changes that are not included."""
 
-    recording: mrc.Recording
+    recording: Recording
     evs: tuple[EvChange, ...]
     planes: tuple[PlaneChange, ...]
     shares: tuple[ShareChange, ...]

@@ -23,6 +23,7 @@ import msgspec
 import uvloop
 
 import mrc
+from mrc.enums import Integrity
 from mrc.linux import system
 from mrc.sim.task import (
     IPERF3,
@@ -295,27 +296,27 @@ def _config(task: HostTask) -> mrc.ContextConfig:
     transport, n = task.transport, len(task.sends) + len(task.receives)
     return mrc.ContextConfig(
         cc=transport.cc,
-        cc_parameters=mrc.CcParameters(link_bps=task.link_bps, base_rtt_ns=task.base_rtt_ns),
+        cc_parameters=mrc.config.CcParameters(link_bps=task.link_bps, base_rtt_ns=task.base_rtt_ns),
         plane_shares=transport.plane_shares,
-        integrity=mrc.Integrity.UDP,
-        queues=mrc.Queues(mpr=transport.mpr),
-        retries=mrc.Retries(
+        integrity=Integrity.UDP,
+        queues=mrc.config.Queues(mpr=transport.mpr),
+        retries=mrc.config.Retries(
             ack_timeout_exponent=transport.timeout,
             linear=transport.retry_linear,
             exponential=transport.retry_exp,
         ),
-        spraying=mrc.Spraying(
+        spraying=mrc.config.Spraying(
             burst_packets=transport.spray,
             evs_active_per_plane=transport.ev_active_per_plane,
             mtu_limit=transport.path_mtu,
         ),
-        limits=mrc.Limits(
+        limits=mrc.config.Limits(
             max_qps=max(n, 1),
             max_qps_per_source=max(n, 1),
             max_pending=max(n, 64),
             max_pending_per_source=64,
         ),
-        timeouts=mrc.Timeouts(linger=0.0, hello=_CONNECT_SECONDS, exchange=_CONNECT_SECONDS),
+        timeouts=mrc.config.Timeouts(linger=0.0, hello=_CONNECT_SECONDS, exchange=_CONNECT_SECONDS),
     )
 
 

@@ -29,6 +29,7 @@ import mrc
 from mrc.connect.parse import shown
 from mrc.errors import ConfigError, ConnectError, MrcError, StateError
 from mrc.fabric.hostconfig import HostConfig
+from mrc.messages.messages import MessageFunctions
 from mrc.tasks import cancelled
 from mrc.torch.build import TorchError, built
 from mrc.torch.group import NOTE_BYTES, Group, Member, MemberAddress, MemberEnd
@@ -392,7 +393,7 @@ class Shim:
         )
         return result
 
-    def attach(self, functions: mrc.MessageFunctions) -> None:
+    def attach(self, functions: MessageFunctions) -> None:
         """The engine is open: operations go to these functions from now on."""
         engine = _EngineTable(*functions.addresses)
         result = self._library.mrc_gloo_attach(

@@ -15,9 +15,9 @@ from contextlib import asynccontextmanager, contextmanager
 
 from msgspec.structs import replace
 
-import mrc
 from mrc import versions
 from mrc.aio.qp import QP
+from mrc.aio.recording import Recording
 from mrc.cli import figures
 from mrc.errors import MrcError
 from mrc.events import PlaneEvent, PlaneInfo, QpEvent, QpInfo
@@ -332,7 +332,7 @@ class Account:
         session: TransferSession,
         tcp_port: int,
         *,
-        recording: mrc.Recording | None = None,
+        recording: Recording | None = None,
         skipped: int = 0,
         excluded: int = 0,
         unchanged: int = 0,

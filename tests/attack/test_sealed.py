@@ -24,7 +24,8 @@ from attack.net import ADDRESSES, PORT, Net
 from slowness import PATIENCE, until
 
 import mrc
-from mrc import QP, ContextConfig, Listener, RemoteMemory, Spraying
+from mrc import QP, ContextConfig, Listener, RemoteMemory
+from mrc.config import Spraying
 from mrc.connect.oob import encode_frame
 from mrc.connect.security import Security
 from mrc.enums import QpState, Seal

@@ -39,13 +39,8 @@ from mrc import (
     EvInfo,
     EvState,
     HostConfig,
-    HostPath,
-    HostPeer,
-    HostPort,
     PathError,
-    PathMtuError,
     PlaneEvent,
-    PlaneShares,
     PortEvent,
     QpInfo,
     Region,
@@ -54,6 +49,9 @@ from mrc import (
 )
 from mrc.aio import qp as qp_module
 from mrc.connect.proof import NEAR_BYTES
+from mrc.enums import PlaneShares
+from mrc.errors import PathMtuError
+from mrc.fabric.hostconfig import HostPath, HostPeer, HostPort
 from mrc.linux import netns
 from mrc.testbed import findings
 from mrc.testbed.netlink import Netlink

@@ -31,13 +31,11 @@ from mrc import (
     ContextConfig,
     EvState,
     HostConfig,
-    HostPath,
-    HostPeer,
-    HostPort,
     PathError,
     Region,
     RemoteMemory,
 )
+from mrc.fabric.hostconfig import HostPath, HostPeer, HostPort
 
 A, B = f"mrc-{fresh_name()}", f"mrc-{fresh_name()}"
 

@@ -21,15 +21,7 @@ from endpoints import BUDGET_SECONDS, LOOPBACK, loopback_config
 from slowness import PATIENCE
 
 import mrc
-from mrc import (
-    ConnectError,
-    InUseError,
-    PeerGoneError,
-    StateError,
-    Write,
-    blocking,
-    products,
-)
+from mrc import ConnectError, InUseError, PeerGoneError, StateError, Write, blocking, products
 
 CLASSES = [name for name in mrc.__all__ if isinstance(getattr(mrc, name), type)]
 
@@ -304,7 +296,7 @@ _CHILD = """\
 import os, signal, sys
 sys.path[:0] = {paths!r}
 from endpoints import LOOPBACK, loopback_config
-from mrc import StateError, blocking
+from mrc import (StateError, blocking)
 
 with blocking.open(loopback_config()) as context:
     listener = context.listen(LOOPBACK[4], 0)

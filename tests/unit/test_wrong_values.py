@@ -25,13 +25,19 @@ from msgspec import Meta, Struct, structs
 import mrc
 from mrc import enums, errors, events
 from mrc.connect.identity import fresh
+from mrc.connect.profiles import CcSettings, EvSelection
+from mrc.connect.security import Commands
+from mrc.enums import Reading
+from mrc.errors import NetlinkError
+from mrc.fabric.hostconfig import HostPath, HostPeer, HostPort
+from mrc.linux.secret import Secret
 
 HUGE = 1 << 70
 SECRET = bytes(range(32))
 PEER = "mrc:SHA256:" + "A" * 43
-PORT = mrc.HostPort("eth1", ip_interface("10.0.0.1/24"), 1500)
-PATH = mrc.HostPath(1, "t1:1.0", ip_address("10.0.1.2"))
-HOST = mrc.HostPeer("h1", "10.0.0.2", (ip_address("10.0.1.1"),), (PATH,))
+PORT = HostPort("eth1", ip_interface("10.0.0.1/24"), 1500)
+PATH = HostPath(1, "t1:1.0", ip_address("10.0.1.2"))
+HOST = HostPeer("h1", "10.0.0.2", (ip_address("10.0.1.1"),), (PATH,))
 
 
 async def asks(*_: str) -> Any:
@@ -39,19 +45,19 @@ async def asks(*_: str) -> Any:
 
 
 MADE: list[Any] = [
-    mrc.CcParameters(base_rtt_ns=20_000),
-    mrc.Retries(linear=3),
-    mrc.Queues(mpr=256),
-    mrc.Spraying(mtu_limit=1024),
-    mrc.TrafficClasses(data=8),
-    mrc.Sockets(engines=2),
-    mrc.Limits(max_qps=7),
-    mrc.Timeouts(hello=3),
-    mrc.Commands("mrc recv", "mrc send"),
+    mrc.config.CcParameters(base_rtt_ns=20_000),
+    mrc.config.Retries(linear=3),
+    mrc.config.Queues(mpr=256),
+    mrc.config.Spraying(mtu_limit=1024),
+    mrc.config.TrafficClasses(data=8),
+    mrc.config.Sockets(engines=2),
+    mrc.config.Limits(max_qps=7),
+    mrc.config.Timeouts(hello=3),
+    Commands("mrc recv", "mrc send"),
     mrc.Authority(Path("ca"), Path("cert"), Path("key")),
     mrc.Security(peer=PEER, allow=(PEER,), secret=SECRET, code="acid-acorn-actor", ask=asks),
-    mrc.EvSelection(paths=("t1:*",), planes=(1, 2)),
-    mrc.CcSettings(mrc.CcKind.NSCC, mrc.CcParameters(base_rtt_ns=20_000)),
+    EvSelection(paths=("t1:*",), planes=(1, 2)),
+    CcSettings(mrc.CcKind.NSCC, mrc.config.CcParameters(base_rtt_ns=20_000)),
     PORT,
     PATH,
     HOST,
@@ -84,7 +90,9 @@ ANYTHING = (
     | st.floats()
     | st.text(max_size=400)
     | st.sampled_from(["\ud800", "\udc80", "\0", "a\nb", "x" * 300])
-    | st.sampled_from([*enums.CcKind, *enums.Seal, mrc.Queues(), PORT, lambda: None, Path("x")])
+    | st.sampled_from(
+        [*enums.CcKind, *enums.Seal, mrc.config.Queues(), PORT, lambda: None, Path("x")]
+    )
     | st.lists(st.text() | st.integers() | st.none(), max_size=3)
     | st.lists(st.text() | st.integers(), max_size=3).map(tuple)
     | st.dictionaries(st.text(), st.integers(), max_size=2)
@@ -180,7 +188,7 @@ def test_repr__shows_no_secrets() -> None:
 
 SEQUENCES: list[tuple[Any, dict[str, Any]]] = [
     (mrc.ContextConfig, {"interfaces": ["eth1", "eth2"]}),
-    (mrc.EvSelection, {"planes": range(1, 3)}),
+    (EvSelection, {"planes": range(1, 3)}),
     (mrc.Security, {"allow": [PEER]}),
 ]
 
@@ -196,7 +204,7 @@ def test_field__whole_numbers_of_other_libraries_are_ints() -> None:
         def __index__(self) -> int:
             return 7
 
-    queues = mrc.Queues(sq_depth=Number())  # type: ignore[arg-type]
+    queues = mrc.config.Queues(sq_depth=Number())  # type: ignore[arg-type]
     assert type(queues.sq_depth) is int
     assert queues.sq_depth == 7
 
@@ -210,11 +218,11 @@ SIZE = Annotated[int, Meta(ge=0, le=1 << 20)]
 CALLS: dict[str, tuple[Callable[[Any], Any], str, Any]] = {
     "load_secret": (mrc.load_secret, "path", NOTHING),
     "HostConfig.read": (mrc.HostConfig.read, "path", NOTHING),
-    "Secret": (mrc.Secret, "size", SIZE),
-    "Secret.random": (mrc.Secret.random, "size", SIZE),
-    "Secret.copy": (mrc.Secret.copy, "data", bytes),
-    "Secret.take": (mrc.Secret.take, "data", bytes),
-    "Identity.path": (lambda value: mrc.Identity(value, mrc.Secret(1)), "path", NOTHING),
+    "Secret": (Secret, "size", SIZE),
+    "Secret.random": (Secret.random, "size", SIZE),
+    "Secret.copy": (Secret.copy, "data", bytes),
+    "Secret.take": (Secret.take, "data", bytes),
+    "Identity.path": (lambda value: mrc.Identity(value, Secret(1)), "path", NOTHING),
     "Identity.text": (lambda value: mrc.Identity(Path("x"), value), "text", NOTHING),
     "EvProfile.name": (mrc.EvProfile, "name", str),
     "EvProfile.paths": (lambda value: mrc.EvProfile("p", paths=value), "paths", TEXTS),
@@ -227,7 +235,7 @@ CALLS: dict[str, tuple[Callable[[Any], Any], str, Any]] = {
     "CcProfile.kind": (lambda value: mrc.CcProfile("p", value), "kind", mrc.CcKind),
     "CcProfile.parameters": (
         lambda value: mrc.CcProfile("p", mrc.CcKind.NSCC, value), "parameters",
-        mrc.CcParameters | None,
+        mrc.config.CcParameters | None,
     ),
     "RemoteMemory.from_dict": (
         mrc.RemoteMemory.from_dict, "the peer sent a wrong memory description", NOTHING,
@@ -270,7 +278,7 @@ def test_error__is_the_same_after_a_pickle(kind: Any) -> None:
     )
     if kind is mrc.ConnectRefusedError:
         made = kind("the peer refused: no", "no", errors.Kind.WRONG_CODE)
-    elif kind is mrc.NetlinkError:
+    elif kind is NetlinkError:
         made = kind("cannot", 22)
     made.add_note("a note")
     for again in (pickle.loads(pickle.dumps(made)), copy.copy(made), made.anew()):
@@ -313,4 +321,4 @@ def test_enum__its_text_is_its_name(kind: Any) -> None:
 
 def test_reading__unknown_ones_are_refused() -> None:
     with pytest.raises(ValueError, match="Reading"):
-        mrc.Reading(1 << 20)
+        Reading(1 << 20)

@@ -13,7 +13,7 @@ from random import Random
 from typing import Any
 
 import mrc
-from mrc import Sockets
+from mrc.config import Sockets
 from mrc.connect import proofs
 from mrc.connect.proof import NEAR_BYTES
 from mrc.connect.security import Security

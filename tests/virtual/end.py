@@ -15,7 +15,7 @@ from random import Random
 from typing import Any
 
 import mrc
-from mrc.engine.memory import RemoteMemory
+from mrc.engine.memory import Part, RemoteMemory
 from virtual.connect import stalls
 from virtual.host import Host
 from virtual.world import Audit, World
@@ -158,7 +158,7 @@ async def _listener(
 ) -> None:
     messages = scenario.kind == "messages"
     async with (
-        mrc.open(queues=mrc.Queues(sq_depth=scenario.depth)) as ctx,
+        mrc.open(queues=mrc.config.Queues(sq_depth=scenario.depth)) as ctx,
         _region(ctx, end) as region,
         ctx.listen(messages=messages, private=region.handle.to_dict()) as listener,
         listener.accept() as qp,
@@ -171,7 +171,7 @@ async def _listener(
 async def _dialler(scenario: Scenario, end: _End, exchange: Callable[..., Awaitable[None]]) -> None:
     messages = scenario.kind == "messages"
     async with (
-        mrc.open(queues=mrc.Queues(sq_depth=scenario.depth)) as ctx,
+        mrc.open(queues=mrc.config.Queues(sq_depth=scenario.depth)) as ctx,
         _region(ctx, end) as region,
         ctx.connect("b", messages=messages, private=region.handle.to_dict(), timeout=60) as qp,
     ):
@@ -215,7 +215,7 @@ async def _writes(scenario: Scenario, ctx: mrc.Context, qp: mrc.QP, end: _End) -
     starts = [sum(end.receives[:at]) for at in range(len(end.receives))]
     async with ctx.register(b"".join(end.sends) + b"\0") as source, asyncio.TaskGroup() as group:
 
-        async def write(at: int, part: mrc.Part, to: RemoteMemory) -> None:
+        async def write(at: int, part: Part, to: RemoteMemory) -> None:
             async with slots:
                 await qp.write(part, to, imm=at)
                 end.sent += 1

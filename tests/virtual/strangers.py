@@ -17,7 +17,7 @@ from random import Random
 from typing import Any
 
 import mrc
-from mrc import Sockets
+from mrc.config import Sockets
 from mrc.connect import tls
 from mrc.connect.admission import Admission
 from mrc.connect.oob import Channel, encode_frame

@@ -18,7 +18,7 @@ from unittest.mock import AsyncMock, MagicMock, Mock
 import pytest
 from slowness import PATIENCE
 
-from mrc import ContextConfig, Timeouts
+from mrc import ContextConfig
 from mrc.agent import peers
 from mrc.agent import program as program_module
 from mrc.agent.parameters import taken
@@ -38,6 +38,7 @@ from mrc.agent.peers import (
 )
 from mrc.agent.program import Connects, ProgramQP, unpack_resume
 from mrc.agent.steering import AgentKind, read_struct
+from mrc.config import Timeouts
 from mrc.connect.connect import Terms
 from mrc.connect.oob import GONE, Channel
 from mrc.errors import (

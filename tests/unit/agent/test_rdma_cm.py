@@ -18,7 +18,7 @@ from typing import Any, cast
 import pytest
 from msgspec import structs
 
-from mrc import ContextConfig, Timeouts
+from mrc import ContextConfig
 from mrc.agent import rdma_cm, steering
 from mrc.agent.rdma_cm import (
     AGENT_CM_CHILD,
@@ -46,6 +46,7 @@ from mrc.agent.rdma_cm import (
 )
 from mrc.agent.socket import Credentials
 from mrc.agent.steering import AgentKind, pack, read_struct, struct_bytes, unpack
+from mrc.config import Timeouts
 from mrc.errors import ConnectError, PeerGoneError, ProtocolError
 from mrc.fabric.hostconfig import IpAddress, pack_address
 

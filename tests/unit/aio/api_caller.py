@@ -21,18 +21,8 @@ from contextlib import suppress
 from typing import Any
 
 import mrc
-from mrc import (
-    CcKind,
-    Context,
-    EvState,
-    Listener,
-    MrcError,
-    Queues,
-    RemoteMemory,
-    Sockets,
-    Timeouts,
-    Write,
-)
+from mrc import CcKind, Context, EvState, Listener, MrcError, RemoteMemory, Write
+from mrc.config import Queues, Sockets, Timeouts
 
 MOMENT_SECONDS = 0.01
 END_SECONDS, HANG_SECONDS = 150.0, 200.0  # only a hang exceeds them

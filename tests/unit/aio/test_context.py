@@ -55,11 +55,10 @@ from mrc import (
     Opening,
     PathError,
     PeerGoneError,
-    PlaneShares,
-    Sockets,
     StateError,
-    Timeouts,
 )
+from mrc.config import Sockets, Timeouts
+from mrc.enums import PlaneShares
 
 # ---- Several of each -----------------------------------------------------------------------
 

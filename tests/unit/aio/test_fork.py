@@ -31,7 +31,8 @@ from endpoints import (
 )
 
 import mrc
-from mrc import Sockets, StateError
+from mrc import StateError
+from mrc.config import Sockets
 
 HERE = Path(__file__).parent
 

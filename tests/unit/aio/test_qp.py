@@ -26,35 +26,28 @@ import mrc
 from mrc import (
     ArgumentError,
     CcKind,
-    CcParameters,
     CompletionError,
     Ended,
     EventReason,
     EvState,
-    Integrity,
     PathError,
     PeerGoneError,
     ProtocolError,
     QpErrorEvent,
-    QpState,
-    Queues,
     RemoteMemory,
-    Retries,
-    Sockets,
-    Spraying,
     StateError,
-    Timeouts,
     WcStatus,
     Write,
 )
 from mrc.aio import qp
+from mrc.config import CcParameters, Queues, Retries, Sockets, Spraying, Timeouts
 from mrc.connect import connect as connecting
 from mrc.connect import profiles
 from mrc.connect.oob import decode_body
 from mrc.connect.proof import Proof
 from mrc.engine.engine import Notice
 from mrc.engine.memory import HeldBuffer, Region
-from mrc.enums import Access, EventType
+from mrc.enums import Access, EventType, Integrity, QpState
 from mrc.errors import PathMtuError
 from mrc.events import PlaneEvent, PlaneShareEvent, PortEvent, QpInfo
 from mrc.tasks import cancelled

@@ -42,14 +42,12 @@ from mrc import (
     PlaneEvent,
     PortEvent,
     QueueFullError,
-    Queues,
-    Spraying,
     StateError,
-    Timeouts,
     WcStatus,
     Write,
 )
 from mrc.aio.streams import ItemQueue, Journal
+from mrc.config import Queues, Spraying, Timeouts
 from mrc.engine import send_queue
 from mrc.errors import PeerGoneError
 

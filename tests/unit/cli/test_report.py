@@ -20,11 +20,12 @@ from msgspec.structs import replace
 from rich.cells import cell_len
 from unit.transfer.test_session import PLANE
 
-from mrc import ContextConfig, Queues, Retries, Spraying
+from mrc import ContextConfig
 from mrc.cli import figures
 from mrc.cli.figures import carried_percent, settings
 from mrc.cli.main import main
 from mrc.cli.output import Exit, Output
+from mrc.config import Queues, Retries, Spraying
 from mrc.connect.parse import printable
 from mrc.enums import EventReason, EvState, WcStatus
 from mrc.errors import MrcError, StateError

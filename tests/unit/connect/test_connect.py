@@ -36,16 +36,8 @@ from msgspec.structs import replace
 from slowness import PATIENCE
 
 import mrc
-from mrc import (
-    CcKind,
-    Context,
-    EvState,
-    Integrity,
-    Opening,
-    Reading,
-    Timeouts,
-    TrafficClasses,
-)
+from mrc import CcKind, Context, EvState, Opening
+from mrc.config import Timeouts, TrafficClasses
 from mrc.connect import connect as route
 from mrc.connect import dial as dialing
 from mrc.connect import proof
@@ -58,7 +50,7 @@ from mrc.connect.proof import NoAnswerError, no_answer
 from mrc.connect.security import Security
 from mrc.engine.native import Command
 from mrc.engine.queue_pair import QueuePair
-from mrc.enums import SHARED_READINGS
+from mrc.enums import SHARED_READINGS, Integrity, Reading
 from mrc.errors import (
     BusyError,
     ConnectError,

@@ -18,9 +18,10 @@ import pytest
 from endpoints import BUDGET_SECONDS, connected_pair, listening_to_itself, loopback_config
 
 import mrc
-from mrc import ConnectError, Context, InUseError, Limits, Listener, ResolveError, Timeouts
+from mrc import ConnectError, Context, InUseError, Listener, ResolveError
 from mrc.aio import qp as qp_module
 from mrc.aio.qp import QP
+from mrc.config import Limits, Timeouts
 from mrc.connect import listener as listener_module
 from mrc.connect import oob
 from mrc.connect.oob import FRAME_BYTES, HELLO_BYTES, SNAPSHOT_BYTES, Channel, encode_frame

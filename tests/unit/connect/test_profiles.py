@@ -37,12 +37,9 @@ from mrc import (
     EvEvent,
     EvState,
     PathError,
-    PlaneShares,
-    Retries,
-    Spraying,
     WcStatus,
 )
-from mrc.config import CcParameters
+from mrc.config import CcParameters, Retries, Spraying
 from mrc.connect.profiles import (
     ALLOWED,
     LEGAL_MOVES,
@@ -59,7 +56,7 @@ from mrc.engine.dispatch import Dispatcher
 from mrc.engine.native import Command
 from mrc.engine.paths import EvAttr, PathEv
 from mrc.engine.queue_pair import QueuePair
-from mrc.enums import CcKind
+from mrc.enums import CcKind, PlaneShares
 from mrc.errors import ArgumentError, ConfigError, InUseError, MrcError, StateError
 
 ROOT = Path(__file__).resolve().parents[3]

@@ -27,7 +27,7 @@ from endpoints import connected_pair, joined, loopback_config, pattern, transfer
 from slowness import PATIENCE
 from unit.test_tasks import in_virtual_time
 
-from mrc import Queues, Spraying
+from mrc.config import Queues, Spraying
 from mrc.connect import proof
 from mrc.connect.proof import (
     ADDRESS_TRIES,

@@ -22,8 +22,7 @@ import pytest
 from endpoints import Pair, connected_pair, memory, spawn, until
 from msgspec.structs import replace
 
-from mrc import Spraying
-from mrc.config import ContextConfig
+from mrc.config import ContextConfig, Spraying
 from mrc.connect.parse import parse_address
 from mrc.engine import engine, ports
 from mrc.engine.dispatch import Dispatcher

@@ -24,8 +24,8 @@ from endpoints import (
 )
 
 import mrc
-from mrc import Sockets, Timeouts
 from mrc.aio import qp as qp_module
+from mrc.config import Sockets, Timeouts
 from mrc.connect.oob import Inbox
 from mrc.engine.dispatch import Dispatcher
 from mrc.engine.native import lib

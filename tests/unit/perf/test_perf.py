@@ -23,10 +23,11 @@ from msgspec import to_builtins
 from msgspec.structs import asdict, replace
 
 import mrc
-from mrc import QP, Context, Limits, PeerGoneError, ProtocolError
+from mrc import QP, Context, PeerGoneError, ProtocolError
 from mrc.aio.recording import Recording
 from mrc.cli.main import main
 from mrc.cli.output import Output
+from mrc.config import Limits
 from mrc.errors import ArgumentError, MrcError, PathError
 from mrc.linux import system
 from mrc.mailbox import MailboxSession

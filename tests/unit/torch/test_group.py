@@ -15,14 +15,8 @@ from endpoints import BUDGET_SECONDS, loopback_config
 from msgspec.structs import replace
 
 import mrc
-from mrc import (
-    ArgumentError,
-    ConnectError,
-    ContextConfig,
-    MrcError,
-    ProtocolError,
-    Retries,
-)
+from mrc import ArgumentError, ConnectError, ContextConfig, MrcError, ProtocolError
+from mrc.config import Retries
 from mrc.connect.security import Security
 from mrc.engine import native
 from mrc.torch.group import ADDRESS_BYTES, NOTE_BYTES, TOKEN_BYTES, Group, Member, MemberAddress

@@ -17,7 +17,8 @@ from msgspec.structs import replace
 from transfer_ends import blocked_until, both, call_before, make, names, receiving, sending
 
 import mrc
-from mrc import ConnectError, Context, Listener, PeerGoneError, PlaneInfo, Sockets
+from mrc import ConnectError, Context, Listener, PeerGoneError, PlaneInfo
+from mrc.config import Sockets
 from mrc.enums import QpState, WcStatus
 from mrc.events import QpInfo
 from mrc.transfer import sender, session
