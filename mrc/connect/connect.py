@@ -718,7 +718,6 @@ class _Exchange:
         usual = asyncio.create_task(self._probe(end, allowed, heard))
         hearing = asyncio.create_task(heard.wait())
         tasks = [usual]
-        hearing = asyncio.create_task(heard.wait())
         try:
             await asyncio.wait(
                 (usual, hearing),
