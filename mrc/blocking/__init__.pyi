@@ -53,7 +53,7 @@ from mrc import StateError as StateError
 from mrc import WcStatus as WcStatus
 from mrc import Write as Write
 from mrc import load_secret as load_secret
-from mrc.blocking import Recorder
+from mrc.aio.recording import Recording
 from mrc.config import CcParameters
 from mrc.config import Limits
 from mrc.config import Queues
@@ -105,6 +105,17 @@ def open(
     limits: Limits = ...,
     timeouts: Timeouts = ...,
 ) -> Context: ...
+
+class Recorder:
+    def __enter__(self) -> Self: ...
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None: ...
+    def close(self) -> None: ...
+    def stop(self) -> Recording: ...
 
 class Context:
     def __enter__(self) -> Self: ...
