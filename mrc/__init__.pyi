@@ -18,6 +18,7 @@ from mrc.engine.send_queue import Write as Write
 from mrc.messages.messages import Messages as Messages
 from mrc.messages.messages import Message as Message
 from mrc.engine.memory import Region as Region
+from mrc.engine.memory import Part as Part
 from mrc.engine.memory import RemoteMemory as RemoteMemory
 from mrc.enums import CcKind as CcKind
 from mrc.enums import EventReason as EventReason

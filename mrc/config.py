@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Configuration of a Context: frozen dataclasses, validated when they are created."""
+"""Configuration of a Context: frozen dataclasses, validated when they are created.
+
+Whatever configures something and has no name in `mrc` has one here: `mrc.config.Queues`.
+"""
 
 from __future__ import annotations
 
@@ -11,11 +14,19 @@ from typing import Annotated
 from msgspec import Meta
 
 from mrc import limits
+from mrc.connect.security import Commands as Commands
 from mrc.connect.security import Security
-from mrc.enums import CcKind, Integrity, PlaneShares, Reading, Seal
+from mrc.enums import CcKind, Seal
+from mrc.enums import Integrity as Integrity
+from mrc.enums import PlaneShares as PlaneShares
+from mrc.enums import Reading as Reading
 from mrc.errors import ConfigError
 from mrc.fabric.hostconfig import HostConfig
+from mrc.fabric.hostconfig import HostPath as HostPath
+from mrc.fabric.hostconfig import HostPeer as HostPeer
+from mrc.fabric.hostconfig import HostPort as HostPort
 from mrc.linux.namespace import OWN, NetworkNamespace
+from mrc.linux.secret import Secret as Secret
 from mrc.typed import Checked, Name
 
 _MOST_SECONDS = 7 * 86400.0

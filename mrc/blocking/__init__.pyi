@@ -32,6 +32,7 @@ from mrc import Message as Message
 from mrc import MrcError as MrcError
 from mrc import NetworkNamespace as NetworkNamespace
 from mrc import Opening as Opening
+from mrc import Part as Part
 from mrc import PathError as PathError
 from mrc import Peer as Peer
 from mrc import PeerGoneError as PeerGoneError
@@ -64,7 +65,6 @@ from mrc.config import Timeouts
 from mrc.config import TrafficClasses
 from mrc.connect.profiles import CcProfile as CcProfile
 from mrc.connect.profiles import ProfileState
-from mrc.engine.memory import Part
 from mrc.engine.paths import LocalPort
 from mrc.enums import Integrity
 from mrc.enums import PlaneShares

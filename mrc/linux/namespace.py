@@ -37,6 +37,7 @@ class NetworkNamespace(NamedTuple):
     """
 
     channel: socket.socket | None = None
+    """A Unix socket to a process in the namespace."""
 
     @staticmethod
     def program() -> list[str]:

@@ -388,7 +388,7 @@ def test_watching__until_interrupted(tmp_path: Path, words: tuple[str, ...]) -> 
             while heads < 2:
                 line = viewer.stdout.readline()
                 assert line, "it ended by itself"
-                heads += re.match(r'paths to|\S+: mrc recv|\{"schema"', line) is not None
+                heads += re.match(r'paths to|\S+: mrc recv|\{"result"', line) is not None
             viewer.send_signal(signal.SIGINT)
             viewer.communicate(timeout=PATIENCE)
     assert viewer.returncode == 130
