@@ -15,7 +15,6 @@ from mrc.transfer import Grew as Grew
 from mrc.transfer import Kept as Kept
 from mrc.transfer import Offered as Offered
 from mrc.transfer import Outage as Outage
-from mrc.transfer import Planned as Planned
 from mrc.transfer import Progress as Progress
 from mrc.transfer import Received as Received
 from mrc.transfer import Resumable as Resumable
@@ -24,6 +23,7 @@ from mrc.transfer import StoredBatch as StoredBatch
 from mrc.transfer import Transfer as Transfer
 from mrc.transfer import TransferError as TransferError
 from mrc.transfer import TransferPlane as TransferPlane
+from mrc.transfer import TransferPlanned as TransferPlanned
 from mrc.transfer import TransferredFile as TransferredFile
 from mrc.transfer import Trying as Trying
 from mrc.transfer import Unchanged as Unchanged

@@ -22,7 +22,7 @@ from mrc.conform import engine, exchanges, report
 from mrc.conform.adapter import ManualDevice, ProgramAdapter, TcpAdapter, TestedDevice
 from mrc.conform.case import Case, Cases, CaseText, load_cases, selected
 from mrc.conform.engine import OobDevice
-from mrc.conform.packets import Peer
+from mrc.conform.packets import JudgePeer
 from mrc.conform.player import CaseOutcome, Player, Verdict
 from mrc.conform.readings import READINGS, Readings, ReadingText
 from mrc.dissect import vectors
@@ -179,7 +179,7 @@ def _run(args: argparse.Namespace) -> int:
     check_writable(args.junit, args.html)
     device, name, addresses = _opened(out, args)
     try:
-        with closing(Peer(args.address or addresses)) as peer:
+        with closing(JudgePeer(args.address or addresses)) as peer:
             if isinstance(device, OobDevice):
                 device.play_with(peer)
             player = Player(peer, device, readings, seconds=args.wait, seed=args.seed)

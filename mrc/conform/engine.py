@@ -36,7 +36,7 @@ from mrc.conform.adapter import (
     Wait,
     WriteRequest,
 )
-from mrc.conform.packets import Peer
+from mrc.conform.packets import JudgePeer
 from mrc.connect.dial import dial
 from mrc.connect.oob import (
     Attributes,
@@ -338,7 +338,7 @@ class OobDevice:
         self._host, self._port, self._readings = host, port, own
         self._loop = asyncio.new_event_loop()
         self._held = AsyncExitStack()  # what ends with the QP of a case
-        self._peer: Peer | None = None
+        self._peer: JudgePeer | None = None
         self._context: Context | None = None
         self._has_memory = True
         self._connected = False
@@ -353,7 +353,7 @@ class OobDevice:
     def _run(self, work: Coroutine[Any, Any, T]) -> T:
         return self._loop.run_until_complete(work)
 
-    def play_with(self, peer: Peer) -> None:
+    def play_with(self, peer: JudgePeer) -> None:
         """The judge's sockets, at which the device proves its paths."""
         self._peer = peer
 
@@ -444,7 +444,7 @@ class OobDevice:
         )  # fmt: skip
 
     @contextmanager
-    def _answering(self, peer: Peer) -> Iterator[None]:
+    def _answering(self, peer: JudgePeer) -> Iterator[None]:
         """Meanwhile the device probes the judge's addresses."""
 
         def answer() -> None:

@@ -197,7 +197,7 @@ class SendPath(Struct, frozen=True):
     """The device was told that the judge sends from here."""
 
 
-class Peer:
+class JudgePeer:
     """Receives at each of its addresses at one UDP port, and sends on several paths."""
 
     def __init__(self, addresses: list[str]) -> None:

@@ -29,7 +29,7 @@ from mrc.conform.adapter import (
     WriteRequest,
 )
 from mrc.conform.case import PSNS, Case, Choice, Step, after, span, value
-from mrc.conform.packets import Datagram, FaultyPath, Peer, finished
+from mrc.conform.packets import Datagram, FaultyPath, JudgePeer, finished
 from mrc.conform.situation import DevicePacket, Situation
 from mrc.dissect.packet import Packet
 from mrc.enums import Reading
@@ -69,7 +69,7 @@ class Player:
     """Plays one case after the other, each on a QP of its own."""
 
     def __init__(
-        self, peer: Peer, device: TestedDevice, readings: Reading = Reading.OURS, *,
+        self, peer: JudgePeer, device: TestedDevice, readings: Reading = Reading.OURS, *,
         seconds: float = 2.0, seed: int | None = None,
     ) -> None:  # fmt: skip
         """`readings`: those that the judge's answers follow. `seconds`: how long a step waits for a
@@ -192,7 +192,7 @@ class Play:
 
     def __init__(
         self,
-        peer: Peer,
+        peer: JudgePeer,
         device: TestedDevice,
         situation: Situation,
         rng: random.Random,

@@ -420,7 +420,7 @@ def _echoed(sock: socket.socket, identifier: int, size: int) -> bool:
 _Request = dict[str, Any]
 
 
-class Part(Testbed):
+class BedPart(Testbed):
     """What this machine has of a test bed over several."""
 
     def is_up(self) -> bool:
@@ -463,8 +463,8 @@ class _PartServer:
         self._name = name
         self._requests = requests
         self._answers = answers
-        self._unfinished: Part | None = None
-        self._known: Part | None = None
+        self._unfinished: BedPart | None = None
+        self._known: BedPart | None = None
         """the test bed of the last request: a plan of a large one takes a second"""
 
     def serve(self) -> None:
@@ -481,9 +481,9 @@ class _PartServer:
         self._answers.write(json.dumps(answer).encode() + b"\n")
         self._answers.flush()
 
-    def _wanted(self, request: _Request) -> Part:
+    def _wanted(self, request: _Request) -> BedPart:
         found = state.decode(request["state"])
-        return Part.of(self._name, found.shape, found.machines)
+        return BedPart.of(self._name, found.shape, found.machines)
 
     def _ready(self, request: _Request) -> Callable[[], None] | None:
         if not request.get("waits"):
@@ -524,16 +524,16 @@ class _PartServer:
                 return self._done_by(self._bed(), request)
         return None
 
-    def _bed(self) -> Part:
+    def _bed(self) -> BedPart:
         if self._known is not None and self._known.is_current():
             return self._known
         found = state.load(self._name)
         if found is None or not found.up:
             raise ConnectError(f"test bed {self._name} is not up there; was it restarted?")
-        self._known = Part.of(self._name, found.shape, found.machines)
+        self._known = BedPart.of(self._name, found.shape, found.machines)
         return self._known
 
-    def _done_by(self, bed: Part, request: _Request) -> object:
+    def _done_by(self, bed: BedPart, request: _Request) -> object:
         """What a test bed answers that is up."""
         match request["do"]:
             case "check":

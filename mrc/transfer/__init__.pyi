@@ -15,7 +15,7 @@ from mrc.transfer.results import Waits as Waits
 from mrc.transfer.messages import Announced as Announced
 from mrc.transfer.progress import Progress as Progress
 from mrc.transfer.progress import Event as Event
-from mrc.transfer.progress import Planned as Planned
+from mrc.transfer.progress import TransferPlanned as TransferPlanned
 from mrc.transfer.progress import Connected as Connected
 from mrc.transfer.progress import Disconnected as Disconnected
 from mrc.connect.retry import Trying as Trying

@@ -22,7 +22,7 @@ from mrc.errors import ArgumentError, MrcError
 from mrc.transfer.account import Account, OnProgress
 from mrc.transfer.limits import FileError, check_path, checked_number
 from mrc.transfer.plan import STDIN, Exclude, FileEntry, SendPlan, excluding, plan_of
-from mrc.transfer.progress import Grew, Planned, Resumable, Resumed, Unchanged
+from mrc.transfer.progress import Grew, Resumable, Resumed, TransferPlanned, Unchanged
 from mrc.transfer.results import Transfer
 from mrc.transfer.sender import SendOptions, send_plan
 from mrc.transfer.session import TOKEN_BYTES, TransferSession, VerificationError, connect_session
@@ -190,7 +190,7 @@ class _Sending:
     async def run(self) -> Transfer:
         how, account, arguments = self._how, self._account, self._arguments
         self._plan = plan = await in_thread(arguments.plan)
-        account.tell(Planned(plan.excluded, tuple(plan.skipped)))
+        account.tell(TransferPlanned(plan.excluded, tuple(plan.skipped)))
         for failed in plan.failed:
             account.left_out(failed)
         # Standard input cannot be read twice, and a code lets one peer in once.

@@ -16,7 +16,7 @@ from mrc.transfer.results import FailedFile, StoredBatch, Transfer
 from mrc.units import counted, scaled
 
 
-class Planned(Struct, frozen=True):
+class TransferPlanned(Struct, frozen=True):
     """The first event of a sender: what there is to send."""
 
     excluded: int
@@ -106,8 +106,8 @@ class Resumable(Struct, frozen=True):
 
 
 Event = (
-    Planned | Connected | Disconnected | Trying | Waiting | Resumed | Grew | Unchanged | Kept
-    | Resumable | StoredBatch | FailedFile | QpEvent | Transfer
+    TransferPlanned | Connected | Disconnected | Trying | Waiting | Resumed | Grew | Unchanged
+    | Kept | Resumable | StoredBatch | FailedFile | QpEvent | Transfer
 )  # fmt: skip
 """Stored files are StoredBatch, files that are not copied FailedFile; a Transfer is the result."""
 

@@ -37,10 +37,10 @@ from mrc.transfer.progress import (
     Disconnected,
     Grew,
     Kept,
-    Planned,
     Progress,
     Resumable,
     Resumed,
+    TransferPlanned,
     Unchanged,
     Waiting,
 )
@@ -166,7 +166,7 @@ class _Bars:
             self.remove(transfer)
 
 
-class Report:
+class TransferReport:
     """Prints what becomes of transfers: `take` is their `on_progress`. Without a terminal there are
     only results and notes. A context manager, whose end removes the bars.
     """
@@ -227,7 +227,7 @@ class Report:
                 self._bars.update(progress, f"{to} {host}")
             case None:
                 pass
-            case Planned() as plan:
+            case TransferPlanned() as plan:
                 self._planned(plan)
             case Connected(context, qp, again):
                 self._context = context
@@ -259,7 +259,7 @@ class Report:
             case event:
                 self.detail(describe(event))
 
-    def _planned(self, plan: Planned) -> None:
+    def _planned(self, plan: TransferPlanned) -> None:
         if plan.excluded:
             self.note(f"--exclude left out {plan.excluded} of the files and folders")
         if plan.skipped:

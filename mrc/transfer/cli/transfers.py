@@ -17,7 +17,7 @@ from mrc.cli import endpoint
 from mrc.cli.output import Output
 from mrc.connect.identity import AllowedPeers
 from mrc.connect.parse import shown
-from mrc.transfer.cli.report import Report, exit_code
+from mrc.transfer.cli.report import TransferReport, exit_code
 from mrc.transfer.client import SendArguments
 from mrc.transfer.client import send as send_files
 from mrc.transfer.server import receive
@@ -33,7 +33,7 @@ def config_of(args: argparse.Namespace, trusted: dict[str, Any]) -> mrc.ContextC
 
 async def send(out: Output, arguments: SendArguments, config: mrc.ContextConfig) -> int:
     """Returns the exit code."""
-    with Report(out, "sender") as report:
+    with TransferReport(out, "sender") as report:
         result = await send_files(
             **asdict(arguments), config=config, list_files=out.as_json, on_progress=report.take
         )
@@ -43,7 +43,7 @@ async def send(out: Output, arguments: SendArguments, config: mrc.ContextConfig)
 async def recv(args: argparse.Namespace, out: Output, trusted: dict[str, Any]) -> int:
     """Returns the exit code of the sender that ended last."""
     config, code = config_of(args, trusted), 0
-    with Report(out, "receiver") as report:
+    with TransferReport(out, "receiver") as report:
         asks = config.security is not None and config.security.allow_any
         async with receive(
             1 if args.stdout else args.output,
@@ -111,7 +111,7 @@ class Consents:
     user busy.
     """
 
-    def __init__(self, report: Report) -> None:
+    def __init__(self, report: TransferReport) -> None:
         self._report = report
         self._turn = asyncio.Lock()
         self._given: set[str] = set()  # fingerprints, until the command ends

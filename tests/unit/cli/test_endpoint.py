@@ -31,7 +31,7 @@ from mrc.cli.output import Output
 from mrc.connect.identity import load
 from mrc.connect.oob import Peer
 from mrc.errors import ProtocolError
-from mrc.transfer.cli.report import Report
+from mrc.transfer.cli.report import TransferReport
 from mrc.transfer.cli.transfers import Consents, _question
 from mrc.transfer.messages import Announced, ConsentQuestion, TransferMessage
 from mrc.transfer.session import TAKES_ASKING, Offered, TransferError, agreement
@@ -539,7 +539,7 @@ def consent(questions: list[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Pat
             return left.pop(0)
 
         monkeypatch.setattr(endpoint, "ask", ask)
-        return Consents(Report(Output("mrc recv", as_json=False, quiet=True), "receiver"))
+        return Consents(TransferReport(Output("mrc recv", as_json=False, quiet=True), "receiver"))
 
     return made
 

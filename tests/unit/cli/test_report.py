@@ -49,7 +49,7 @@ from mrc.transfer.account import (
     payload_bytes,
 )
 from mrc.transfer.cli.report import (
-    Report,
+    TransferReport,
     backup_lines,
     batch_lines,
     describe,
@@ -63,9 +63,11 @@ from mrc.transfer.progress import Progress, Resumed
 from mrc.transfer.results import FailedFile, Outage, Role, StoredBatch, Waits
 
 
-def printing(role: Role = "receiver", *, quiet: bool = False, as_json: bool = False) -> Report:
+def printing(
+    role: Role = "receiver", *, quiet: bool = False, as_json: bool = False
+) -> TransferReport:
     command = "mrc send" if role == "sender" else "mrc recv"
-    return Report(Output(command, as_json=as_json, quiet=quiet), role)
+    return TransferReport(Output(command, as_json=as_json, quiet=quiet), role)
 
 
 def of_transfer(role: Role = "receiver", host: str = "h0", limit: float = math.inf) -> Account:
@@ -306,7 +308,7 @@ class CountingSession:
 
 
 def connection(
-    report: Report, session: Any, size: int | None, host: str = "h1", *, there: int = 0
+    report: TransferReport, session: Any, size: int | None, host: str = "h1", *, there: int = 0
 ) -> AbstractAsyncContextManager[None]:
     """What a command prints of a transfer while the body runs."""
     return Account(report._role, host, report.take).connection(session, size, lambda: there)
@@ -400,7 +402,7 @@ async def test_note_once__the_first_of_its_kind(capsys: pytest.CaptureFixture[st
 @pytest.mark.parametrize("verbose", [True, False])
 def test_detail__only_with_v(capsys: pytest.CaptureFixture[str], verbose: bool) -> None:
     out = Output("mrc test", as_json=False, quiet=False, verbose=verbose)
-    Report(out, "sender").detail("QP 0x1")
+    TransferReport(out, "sender").detail("QP 0x1")
     assert ("QP 0x1" in capsys.readouterr().err) is verbose
 
 

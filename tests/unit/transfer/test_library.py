@@ -174,7 +174,7 @@ async def test_progress__counts_up_to_the_total(tmp_path: Path) -> None:
         assert [batch.count for batch in batches] == [1, 1]
         assert 0.3 * SLOWLY < max(each.rate_bits_per_second for each in moving) < 3 * SLOWLY
     kinds = [type(each.event) for each in sent if each.event is not None]
-    assert kinds[:2] == [transfer.Planned, transfer.Connected]
+    assert kinds[:2] == [transfer.TransferPlanned, transfer.Connected]
     assert kinds[-2:] == [transfer.Transfer, transfer.Disconnected]
     assert {each.host for each in sent} == {"127.0.0.1"}
 
