@@ -10,7 +10,6 @@ import json
 import logging
 import math
 import os
-import re
 from collections import Counter
 from collections.abc import (
     Awaitable,
@@ -108,17 +107,12 @@ def _taking(fields: Callable[P, ContextConfig]) -> Callable[[Callable[..., Any]]
         (config, _) = inspect.signature(function).parameters.values()
         own = inspect.signature(fields).parameters.values()
         types = get_type_hints(fields)  # without their bounds
-        named = [each.replace(annotation=_named(types[each.name])) for each in own]
+        named = [each.replace(annotation=types[each.name]) for each in own]
         signature = inspect.Signature([config, *named], return_annotation="Opening[Context]")
         function.__signature__ = signature  # type: ignore[attr-defined]
         return function
 
     return signed
-
-
-def _named(kind: object) -> str:
-    """A type, without the modules of its names."""
-    return re.sub(r"\b(?:\w+\.)+(?=\w)", "", inspect.formatannotation(kind))
 
 
 @_taking(ContextConfig)

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 # Written by tools/stubs from the declarations of mrc. Do not edit.
 # ruff: noqa
+from __future__ import annotations
 from collections.abc import Awaitable
 from collections.abc import Callable
 from collections.abc import Iterable

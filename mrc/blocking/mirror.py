@@ -13,7 +13,7 @@ import inspect
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from concurrent.futures import Future as ThreadFuture
 from enum import Enum
-from functools import cache, wraps
+from functools import wraps
 from importlib import import_module
 from importlib.util import find_spec
 from types import FunctionType, ModuleType, TracebackType
@@ -272,20 +272,20 @@ def names(of: str) -> Callable[[str], Any]:
     """The `__getattr__` of a module here: the names of a module of `mrc`, for those who block. A
     name of which nothing waits is the very same thing.
     """
+    here = of.replace("mrc", "mrc.blocking", 1)
 
-    @cache
     def load(name: str) -> Any:
         module = import_module(of)
         if (name.startswith("_") and name != "__all__") or not hasattr(module, name):
-            raise AttributeError(f"mrc.blocking has no attribute {name!r}")
+            raise AttributeError(f"module {here!r} has no attribute {name!r}")
         value = getattr(module, name)
-        if isinstance(value, ModuleType):
-            mirrored = find_spec(f"mrc.blocking.{name}") is not None
-            return import_module(f"mrc.blocking.{name}") if mirrored else value
-        if isinstance(value, type):
-            return mirror_of(value) or value
-        if isinstance(value, FunctionType) and kind_of(value) is not Call.DO:
-            return function(value, lambda *_: CallerLoop.current())
+        if isinstance(value, ModuleType) and find_spec(f"mrc.blocking.{name}") is not None:
+            value = import_module(f"mrc.blocking.{name}")
+        elif isinstance(value, type):
+            value = mirror_of(value) or value
+        elif isinstance(value, FunctionType) and kind_of(value) is not Call.DO:
+            value = function(value, lambda *_: CallerLoop.current())
+        setattr(import_module(here), name, value)
         return value
 
     return load

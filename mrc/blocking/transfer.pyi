@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 # Written by tools/stubs from the declarations of mrc. Do not edit.
 # ruff: noqa
+from __future__ import annotations
 import os
 from collections.abc import Sequence
 from mrc.blocking import Context

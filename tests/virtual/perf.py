@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass, field
+from itertools import product
 from random import Random
 from typing import Any
 
@@ -174,9 +175,12 @@ def _client(
 
 
 def _carried(world: World, a: Host, b: Host) -> list[int]:
-    """Bytes that arrived at each host from the other."""
-    links = [world.plane(b, a, plane) for plane in range(1, len(a.interfaces) + 1)]
-    return [sum(link[way].carried_bytes for link in links) for way in (0, 1)]
+    """Bytes that arrived at each host from the other, also where a QP pairs ports crosswise."""
+    ports = list(product(a.interfaces, b.interfaces))
+    return [
+        sum(world.network.link(theirs.name, ours.name).carried_bytes for ours, theirs in ports),
+        sum(world.network.link(ours.name, theirs.name).carried_bytes for ours, theirs in ports),
+    ]
 
 
 def _judge(
