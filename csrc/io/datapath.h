@@ -29,21 +29,25 @@ enum {
 
 struct mrc_pause {
   uint64_t longest_ns; /* 0: no pauses */
+  uint64_t last_ns;    /* the pause before this turn */
   uint32_t turns;      /* recent turns with bursts, at most MRC_PAUSE_TURNS */
 };
 
 /* The pause after a turn that received `bytes` in `packets`; 0: none. `more`: a socket may hold
-   messages still, which need no wake-up. */
+   messages still, which need no wake-up. A pause of n ns has to bring n bytes (8 Gbit/s) beside a
+   burst: a peer that sends the next message only after the answer to the last would wait for it. */
 static inline uint64_t mrc_pause_after(struct mrc_pause *pause, uint64_t bytes, uint32_t packets,
                                        bool more) {
-  const bool bursts = bytes >= MRC_PAUSE_BYTES;
+  const bool bursts = bytes >= MRC_PAUSE_BYTES + pause->last_ns;
   if (packets > MRC_PAUSE_PACKETS)
     pause->turns -= mrc_min_u32(pause->turns, 1);
   else if (bursts)
     pause->turns = mrc_min_u32(pause->turns + 1, MRC_PAUSE_TURNS);
   else if (bytes > 0)
     pause->turns /= 2;
-  return bursts && !more ? pause->longest_ns * pause->turns / MRC_PAUSE_TURNS : 0;
+  pause->last_ns =
+      bytes >= MRC_PAUSE_BYTES && !more ? pause->longest_ns * pause->turns / MRC_PAUSE_TURNS : 0;
+  return pause->last_ns;
 }
 
 /* ---- Recordings ---- */

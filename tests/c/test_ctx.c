@@ -714,6 +714,19 @@ TEST(test_pause__leaves_windows_of_small_packets_room) {
   CHECK(pause_ns > 0);
 }
 
+/* One message that the peer sends after the answer to the last comes in each pause, however long.
+ */
+TEST(test_pause__is_short_where_a_peer_waits_for_each_answer) {
+  static const struct {
+    uint64_t bytes, longest_ns;
+  } rows[] = {{32 << 10, 16000}, {64 << 10, 48000}};
+  EACH_ROW(i, rows) {
+    struct mrc_pause pause = {.longest_ns = 250000};
+    for (int turn = 0; turn < TURNS; turn++)
+      CHECK(mrc_pause_after(&pause, rows[i].bytes, 8, false) <= rows[i].longest_ns);
+  }
+}
+
 TEST(test_pause__never) {
   struct mrc_pause pause = {0};
   for (int turn = 0; turn < TURNS; turn++)
