@@ -14,6 +14,7 @@ from typing import Any
 
 import figures
 import peers
+import program
 import pytest
 from bed import BenchError, last_words, start_once, stop, until, wait_for, words_of
 from benchmark import EARLIER, Benchmark, run_rounds
@@ -289,3 +290,17 @@ def test_first_traffic__an_end_that_ends_before_says_why() -> None:
     bed: Any = SimpleNamespace(sent_bytes=lambda: [0])
     with pytest.raises(BenchError, match="cannot run here"):
         _first_traffic(Ended(bed))
+
+
+def test_python__both_faces_of_mrc_and_streams(tmp_path: Path) -> None:
+    rows = ["mrc, asyncio", "mrc, blocking", "TCP streams, asyncio"]
+    words = [word for row in rows for word in ("--only", row)]
+    argv = [sys.executable, str(program.ROOT / "bench" / "python"), "--quick", *words]
+    done = subprocess.run(
+        [*argv, "--window", "64", "--json", str(tmp_path / "x.json")],
+        capture_output=True, text=True, check=True,
+    )  # fmt: skip
+    found = json.loads((tmp_path / "x.json").read_text())["rows"]
+    assert [each["row"] for each in found] == rows
+    assert all(each["rounds"][0]["messages_per_second"] > 0 for each in found)
+    assert all(row in done.stdout for row in rows)
