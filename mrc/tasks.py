@@ -12,7 +12,6 @@ import asyncio
 import math
 from collections.abc import Callable, Coroutine, Generator
 from concurrent.futures import Future
-from contextlib import suppress
 from threading import Thread
 from types import TracebackType
 from typing import Any, ParamSpec, Self, TypeVar
@@ -148,9 +147,13 @@ def checked_timeout(seconds: float) -> float:
     """A caller's time-out. Raises ArgumentError for NaN, which would stop all timers of the event
     loop.
     """
-    with suppress(OverflowError):
+    try:
         if not math.isnan(seconds):
             return float(seconds)
+    except OverflowError:
+        pass
+    except TypeError:
+        raise TypeError(f"timeout: needs a number of seconds, not {seconds!r:.60}") from None
     raise ArgumentError(f"timeout: {seconds} is no number of seconds")
 
 

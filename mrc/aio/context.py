@@ -53,9 +53,9 @@ from mrc.errors import (
 )
 from mrc.events import ContextWarning, QpInfo, TraceEntry
 from mrc.fabric.hostconfig import HostConfig
-from mrc.messages.messages import MessageFunctions
 from mrc.observe.views import Observatory
 from mrc.tasks import Opening, cancelled, checked_timeout, within
+from mrc.units import digits
 
 logger = logging.getLogger("mrc.establish")
 _log = logging.getLogger("mrc.context")
@@ -122,6 +122,8 @@ def open(config: ContextConfig | None = None, /, **fields: Any) -> Opening[Conte
     The fields are those of ContextConfig; they replace those of `config`. Raises ConfigError for a
     wrong one, TypeError for one that does not exist, OSError when a socket cannot be opened.
     """
+    if not isinstance(config, ContextConfig | None):
+        raise TypeError(f"config: needs a ContextConfig, not {config!r:.60}")
     return Opening(Context(replaced(config or ContextConfig(), **fields))._open())
 
 
@@ -297,6 +299,8 @@ class Context:
         Raises InUseError while another recording runs, StateError when a QP is closed.
         """
         links = self._opened().links
+        if qps is not None and not all(isinstance(qp, QP) for qp in qps):
+            raise TypeError(f"qps: needs QPs, not {qps!r:.60}")
         planes = range(1, links.highest + 1)
         return Opening(Recorder(list(self._all()), links.most, planes, qps, width_ns)._open())
 
@@ -390,10 +394,18 @@ class Context:
         cc_profile: CcProfile | None,
     ) -> Terms:
         private = private or {}
+        if not isinstance(private, dict):
+            raise TypeError(f"private: needs a dict, not {private!r:.60}")
+        for name, profile, kind in (
+            ("ev_profile", ev_profile, EvProfile), ("cc_profile", cc_profile, CcProfile),
+        ):  # fmt: skip
+            if not isinstance(profile, kind | None):
+                raise TypeError(f"{name}: needs one of Context.{name}s, not {profile!r:.60}")
         try:
             size = len(json.dumps(private, allow_nan=False))
         except (TypeError, ValueError) as error:
-            raise ArgumentError(f"private: {error}") from error
+            remedy = "it is sent as JSON (a handle has to_dict)"
+            raise ArgumentError(f"private: {error}: {remedy}") from error
         if size > _MAX_PRIVATE_BYTES:
             most = f"at most {_MAX_PRIVATE_BYTES} fit"
             raise ArgumentError(f"private: has {size} bytes of JSON, {most}")
@@ -432,6 +444,9 @@ class Context:
         listener refuses peers while a profile is not ONLINE. With `messages` the QPs carry messages
         and nothing else (see `messages`). Raises InUseError, ResolveError.
         """
+        for name, function in (("admit", admit), ("failed", failed)):
+            if function is not None and not callable(function):
+                raise TypeError(f"{name}: needs a function, not {function!r:.60}")
         terms = replace(
             self._terms(private, ev_profile, cc_profile),
             admit=admit,
@@ -474,6 +489,8 @@ class Context:
         terms.ev_profile.check_usable()
         terms.cc_profile.check_usable()
         seconds = math.inf if timeout is None else checked_timeout(timeout)
+        if seconds < 0:
+            raise ArgumentError(f"timeout: {digits(seconds)} s is below 0")
         name, number = _address(host, port)
         if not name:
             raise ArgumentError(f"host: needs a name or an address, not {host!r}")
@@ -504,14 +521,13 @@ class Context:
         made = products.need(_MESSAGES, "messages").Messages(local.dispatcher, qp_of, space)
         return Opening(made._open())
 
-    def message_functions(self) -> MessageFunctions:
+    def message_functions(self) -> Any:
         """The same as functions in C, for a library of this process that needs no Python between.
 
         They are valid until the Context is closed. Its QPs must be closed first.
         """
         functions = products.need(_MESSAGES, "messages").functions
-        found: MessageFunctions = functions(self._opened().dispatcher)
-        return found
+        return functions(self._opened().dispatcher)
 
     # ---- End ------------------------------------------------------------------------------
 

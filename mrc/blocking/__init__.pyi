@@ -73,7 +73,6 @@ from mrc.enums import Reading
 from mrc.events import ContextWarning
 from mrc.events import PairInfo
 from mrc.events import TraceEntry
-from mrc.messages.messages import MessageFunctions
 from types import TracebackType
 from typing import Any
 from typing import Self
@@ -199,7 +198,7 @@ class Context:
         messages: bool = False,
     ) -> QP: ...
     def messages(self, space: int = 0) -> Messages: ...
-    def message_functions(self) -> MessageFunctions: ...
+    def message_functions(self) -> Any: ...
 
 class EvProfile:
     @property

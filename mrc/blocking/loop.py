@@ -224,6 +224,10 @@ class CallerLoop:
 
 
 def _close(loop: asyncio.AbstractEventLoop) -> None:
-    """At the end of the process our thread may still run it."""
+    """At the end of the process our thread may still run it, and objects that nobody has closed
+    have tasks, of which asyncio would complain.
+    """
     if not loop.is_running():
+        for task in asyncio.all_tasks(loop):
+            task._log_destroy_pending = False  # type: ignore[attr-defined]
         loop.close()

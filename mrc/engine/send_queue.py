@@ -20,6 +20,7 @@ import struct
 from array import array
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 from enum import IntEnum
 from functools import partial
 from operator import index
@@ -231,7 +232,7 @@ class SendQueue:
         count = len(src_offsets)
         if len(dst_offsets) != count:
             raise ArgumentError(f"dst_offsets: has {len(dst_offsets)} items, src_offsets {count}")
-        if not 0 < index(length) <= MAX_MESSAGE_BYTES:
+        if not 0 < _whole("length", length) <= MAX_MESSAGE_BYTES:
             raise ArgumentError(f"length: {length} is not within 1..{MAX_MESSAGE_BYTES}")
         part = self._part(src)
         _check_memory(dst)
@@ -438,11 +439,15 @@ class SendQueue:
 # ---- Arguments ----------------------------------------------------------------------------------
 
 
+def _whole(name: str, value: Any) -> int:
+    if not isinstance(value, bool):
+        with suppress(TypeError):
+            return index(value)
+    raise TypeError(f"{name}: needs a whole number, not {value!r:.60}")
+
+
 def _checked_imm(imm: object) -> int:
-    try:
-        number = index(imm)  # type: ignore[arg-type] # it raises TypeError
-    except TypeError:
-        raise TypeError(f"imm: needs a whole number, not {imm!r:.60}") from None
+    number = _whole("imm", imm)
     if not 0 <= number <= 0xFFFFFFFF:
         raise ArgumentError(f"imm: {number} does not fit 32 bits")
     return number

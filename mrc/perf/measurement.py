@@ -45,6 +45,7 @@ from mrc.perf.results import (
 from mrc.perf.session import SERVICE, PerfOutcome, PerfServer, TestResult, connect
 from mrc.results import like
 from mrc.tasks import Opening, cancelled
+from mrc.typed import checked
 from mrc.units import digits
 
 logger = logging.getLogger("mrc.perf")
@@ -117,7 +118,7 @@ async def measure(
         within = f"{digits(LEAST_INTERVAL_SECONDS)}..{digits(MAX_SECONDS)}"
         raise ArgumentError(f"interval_seconds: {interval_seconds!r:.40} is not within {within}")
     try:
-        destination = host_and_port(target)
+        destination = host_and_port(checked("target", target, str))
     except ValueError as error:
         raise ArgumentError(f"target: {error}") from None
     async with _opened(context, config) as ctx:

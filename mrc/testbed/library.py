@@ -50,6 +50,7 @@ from mrc.testbed.shape import (
     chosen_shape,
     parse_rate,
 )
+from mrc.typed import checked
 from mrc.units import parse_short_size, parse_time
 
 T = TypeVar("T")
@@ -91,6 +92,12 @@ def up(
     for an invalid file, StateError if one of this name is up or this system allows none, and
     NetlinkError.
     """
+    _check(int, hosts=hosts, planes=planes, t0=t0, t1=t1, pods=pods, t2=t2, mtu=mtu)
+    _check(str, name=name, rate=rate, delay=delay, jitter=jitter, buffer=buffer)
+    _check(str, ecn_low=ecn_low, ecn_high=ecn_high)
+    _check(bool, trim=trim)
+    if fabric not in tuple(Fabric):
+        raise ArgumentError(f"fabric: {fabric} is not one of {', '.join(Fabric)}")
     with as_argument_error():
         options = {
             "hosts": hosts,
@@ -226,6 +233,11 @@ class Bed:
         "50mbit", or "10%" of each link's own; `mtu` in bytes; `delay` and `jitter` are as "1ms".
         Raises ArgumentError for a wrong target or a fault that this fabric cannot inject.
         """
+        _check(str, target=target, rate=rate, delay=delay, jitter=jitter)
+        if mode not in tuple(Mode):
+            raise ArgumentError(f"mode: {mode} is not one of {', '.join(Mode)}")
+        _check(float, loss=loss, corrupt=corrupt, duplicate=duplicate, reorder=reorder)
+        _check(int, mtu=mtu)
         with as_argument_error():
             fault = {
                 "loss": loss,
@@ -267,6 +279,11 @@ class Bed:
         link. Measures rates over these seconds.
         """
         return await self._ask("status", Status, seconds=seconds)
+
+    @property
+    def closed(self) -> bool:
+        """Whether this object has no test bed any more."""
+        return self._server is None
 
     @cached_property
     def _plan(self) -> BedPlan:
@@ -444,6 +461,8 @@ class Host:
         of its own. `stdin`, `stdout` and `stderr` are as there, such as `subprocess.PIPE`. The end
         of `async with` kills its process group; after `await`, the end of the test bed does.
         """
+        if isinstance(argv, str | bytes):
+            raise TypeError(f"argv: needs a list of words, not the one text {argv!r:.60}")
         streams = {"stdin": stdin, "stdout": stdout, "stderr": stderr}
         return Opening(self._start(argv, streams, env, cwd, user))
 
@@ -524,3 +543,10 @@ class HostCommand:
 
 async def _in_thread(function: Callable[..., T], *args: Any, **kwargs: Any) -> T:
     return await asyncio.wrap_future(begun(function, *args, **kwargs))
+
+
+def _check(kind: type, **arguments: object) -> None:
+    """Raises WrongValueError for an argument that is neither None nor of this type."""
+    for name, value in arguments.items():
+        if value is not None:
+            checked(name, value, kind)

@@ -38,7 +38,7 @@ def mrc_bed(
         from mrc.testbed.library import up  # pytest imports this module also where nobody uses it
 
         key = repr((topology, sorted(options.items())))
-        if key not in _mrc_beds:
+        if key not in _mrc_beds or _mrc_beds[key].closed:
             _mrc_beds[key] = _wait(lambda: up(*topology, **options))
         used.append(_mrc_beds[key])
         if inspect.iscoroutinefunction(inspect.unwrap(request.function)):
@@ -50,8 +50,9 @@ def mrc_bed(
 
     yield bed
     for each in used:
-        _wait(each.heal)
-        _wait(each.undrain)
+        if not each.closed:
+            _wait(each.heal)
+            _wait(each.undrain)
 
 
 def _wait(start: Callable[[], Any]) -> Any:

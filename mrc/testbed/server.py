@@ -34,6 +34,8 @@ _IN_FOLDER = 'cd "$0" && exec "$@"'
 def answered(answer: dict[str, Any]) -> Any:
     """What an answer has; raises the MrcError that it has instead."""
     if "error" in answer:
+        if answer["kind"] == TypeError.__name__:
+            raise TypeError(answer["error"])
         kind = getattr(errors, answer["kind"], StateError)
         raise (kind if issubclass(kind, MrcError) else StateError)(answer["error"])
     return answer["answer"]
@@ -47,6 +49,8 @@ def answer_of(action: Callable[[], object]) -> dict[str, Any]:
         return {"error": str(exc), "kind": type(exc).__name__}
     except ValueError as exc:
         return {"error": str(exc), "kind": ArgumentError.__name__}
+    except TypeError as exc:  # of an argument: the test bed goes on
+        return {"error": str(exc), "kind": TypeError.__name__}
     except OSError as exc:
         return {"error": str(exc), "kind": StateError.__name__}
 

@@ -331,4 +331,24 @@ def test_fixture__costs_nothing_until_it_is_asked_for() -> None:
     script = "import sys, mrc.testbed.plugin; print([n for n in sys.modules if n[:4] == 'mrc.'])"
     command = [sys.executable, "-c", script]
     found = subprocess.run(command, capture_output=True, text=True, check=True)
-    assert found.stdout == "['mrc.testbed', 'mrc.testbed.plugin']\n"
+    assert found.stdout == "['mrc.lazy', 'mrc.testbed', 'mrc.testbed.plugin']\n"
+
+
+async def test_calls__a_wrong_argument_is_named_and_the_bed_goes_on() -> None:
+    async with mrc.testbed.up(**ONE) as bed:
+        fail: Any = bed.fail
+        for name, value in (("loss", "2%"), ("mtu", "1500"), ("delay", 0.001), ("rate", 5)):
+            with pytest.raises(mrc.ArgumentError, match=f"^{name}: "):
+                fail("plane:1", **{name: value})
+        with pytest.raises(mrc.ArgumentError, match=r"^target: "):
+            fail(2)
+        run: Any = bed.host("h0").run
+        with pytest.raises(TypeError, match=r"^argv: needs a list"):
+            await run("true")
+        with pytest.raises(TypeError):  # found only by the server
+            await bed._ask("heal", mrc.testbed.Healed, target=2)
+        assert (await bed.status(seconds=0)).faults == ()
+    up: Any = mrc.testbed.up
+    for name, value in (("name", 5), ("rate", 5), ("planes", "2"), ("fabric", "x"), ("trim", 1)):
+        with pytest.raises(mrc.ArgumentError, match=f"^{name}: "):
+            up(**{name: value})

@@ -437,8 +437,31 @@ def test_open__wrong_fields_at_once() -> None:
         mrc.open(udp_port=65536)
     with pytest.raises(TypeError):
         wrong(config=loopback_config())
-    with pytest.raises(TypeError):
+    with pytest.raises(TypeError, match="config: needs a ContextConfig"):
         wrong({"name": "h1"})
+
+
+async def test_calls__of_wrong_types_name_the_argument() -> None:
+    async with mrc.open(loopback_config()) as context:
+        call: Any = context
+        for wrong in ({"private": [1]}, {"ev_profile": "default"}, {"cc_profile": 1}):
+            (name,) = wrong
+            with pytest.raises(TypeError, match=f"^{name}: needs"):
+                call.connect(LOOPBACK[4], **wrong)
+            with pytest.raises(TypeError, match=f"^{name}: needs"):
+                call.listen(LOOPBACK[4], 0, **wrong)
+        for name in ("admit", "failed"):
+            with pytest.raises(TypeError, match=f"^{name}: needs a function"):
+                call.listen(LOOPBACK[4], 0, **{name: "me"})
+        with pytest.raises(TypeError, match=r"^timeout: needs a number of seconds, not '3'"):
+            call.connect(LOOPBACK[4], timeout="3")
+        with pytest.raises(ArgumentError, match=r"^timeout: -1 s is below 0"):
+            call.connect(LOOPBACK[4], timeout=-1)
+        with pytest.raises(TypeError, match=r"^qps: needs QPs"):
+            call.record("x")
+        async with context.register(bytearray(8), writable=True) as region:
+            with pytest.raises(ArgumentError, match="a handle has to_dict"):
+                call.connect(LOOPBACK[4], private={"memory": region.handle})
 
 
 async def test_open__and_closed_without_async_with() -> None:
