@@ -56,6 +56,7 @@ from mrc import WcStatus as WcStatus
 from mrc import Write as Write
 from mrc import load_secret as load_secret
 from mrc.aio.recording import Recording
+from mrc.blocking.mirror import Blocking
 from mrc.config import CcParameters
 from mrc.config import Limits
 from mrc.config import Queues
@@ -73,9 +74,7 @@ from mrc.enums import Reading
 from mrc.events import ContextWarning
 from mrc.events import PairInfo
 from mrc.events import TraceEntry
-from types import TracebackType
 from typing import Any
-from typing import Self
 
 def open(
     config: ContextConfig | None = None,
@@ -106,25 +105,11 @@ def open(
     timeouts: Timeouts = ...,
 ) -> Context: ...
 
-class Recorder:
-    def __enter__(self) -> Self: ...
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None: ...
+class Recorder(Blocking):
     def close(self) -> None: ...
     def stop(self) -> Recording: ...
 
-class Context:
-    def __enter__(self) -> Self: ...
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None: ...
+class Context(Blocking):
     def close(self) -> None: ...
     @property
     def udp_port(self) -> int: ...
@@ -219,28 +204,14 @@ class EvProfile:
     def deny(self, *paths: str) -> None: ...
     def allow(self, *paths: str) -> None: ...
 
-class Listener:
-    def __enter__(self) -> Self: ...
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None: ...
+class Listener(Blocking):
     def __iter__(self) -> Iterator[QP]: ...
     @property
     def port(self) -> int: ...
     def accept(self, *, timeout: float | None = None) -> QP: ...
     def close(self) -> None: ...
 
-class QP:
-    def __enter__(self) -> Self: ...
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None: ...
+class QP(Blocking):
     @property
     def qpn(self) -> int: ...
     @property
@@ -312,14 +283,7 @@ class QP:
     def close(self) -> None: ...
     def abort(self, reason: str = "") -> None: ...
 
-class Messages:
-    def __enter__(self) -> Self: ...
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None: ...
+class Messages(Blocking):
     def close(self) -> None: ...
     def send(self, qp: QP, buffer: Any, *, tag: int = 0) -> None: ...
     def recv(
@@ -332,14 +296,7 @@ class Messages:
         exact: bool = False,
     ) -> Message: ...
 
-class Region:
-    def __enter__(self) -> Self: ...
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None: ...
+class Region(Blocking):
     def close(self) -> None: ...
     @property
     def address(self) -> int: ...

@@ -4,6 +4,7 @@
 from __future__ import annotations
 from collections.abc import Callable
 from mrc.blocking import Context
+from mrc.blocking.mirror import Blocking
 from mrc.config import ContextConfig
 from mrc.perf import Interval as Interval
 from mrc.perf import IntervalEvent as IntervalEvent
@@ -17,8 +18,6 @@ from mrc.perf import Test as Test
 from mrc.perf import TestEvent as TestEvent
 from mrc.perf import TestPlan as TestPlan
 from mrc.perf.measurement import Progress
-from types import TracebackType
-from typing import Self
 
 def measure(
     target: str,
@@ -53,14 +52,7 @@ def serve(
     config: ContextConfig | None = None,
 ) -> Server: ...
 
-class Server:
-    def __enter__(self) -> Self: ...
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None: ...
+class Server(Blocking):
     def until_closed(self) -> Exception | None: ...
     def close(self) -> None: ...
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from collections.abc import Sequence
 from mrc.blocking import Context
+from mrc.blocking.mirror import Blocking
 from mrc.config import ContextConfig
 from mrc.linux.namespace import NetworkNamespace
 from mrc.testbed import BedHost as BedHost
@@ -22,9 +23,7 @@ from mrc.testbed import TargetFault as TargetFault
 from mrc.testbed.library import Argument
 from pathlib import Path
 from subprocess import CompletedProcess
-from types import TracebackType
 from typing import Any
-from typing import Self
 
 def up(
     topology: str | Path | None = None,
@@ -49,14 +48,7 @@ def up(
 ) -> Bed: ...
 def existing(name: str = "lab") -> Bed: ...
 
-class Bed:
-    def __enter__(self) -> Self: ...
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None: ...
+class Bed(Blocking):
     @property
     def name(self) -> str: ...
     @property
@@ -115,14 +107,7 @@ class Host:
         user: str | None = None,
     ) -> HostCommand: ...
 
-class HostCommand:
-    def __enter__(self) -> Self: ...
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None: ...
+class HostCommand(Blocking):
     @property
     def pid(self) -> int: ...
     @property
@@ -133,14 +118,7 @@ class HostCommand:
     def readline(self, *, timeout: float | None = None) -> bytes: ...
     def send_signal(self, signum: int) -> None: ...
 
-class BedFault:
-    def __enter__(self) -> Self: ...
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None: ...
+class BedFault(Blocking):
     @property
     def fault(self) -> TargetFault: ...
     def heal(self) -> Healed: ...

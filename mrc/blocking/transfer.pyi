@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 from mrc.blocking import Context
+from mrc.blocking.mirror import Blocking
 from mrc.config import ContextConfig
 from mrc.transfer import Announced as Announced
 from mrc.transfer import Connected as Connected
@@ -34,7 +35,6 @@ from mrc.transfer import Waits as Waits
 from mrc.transfer.account import OnProgress
 from mrc.transfer.client import Paths
 from mrc.transfer.session import Accept
-from types import TracebackType
 from typing import Self
 
 def send(
@@ -82,14 +82,7 @@ def receive(
     on_progress: OnProgress | None = None,
 ) -> Receiver: ...
 
-class Receiver:
-    def __enter__(self) -> Self: ...
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None: ...
+class Receiver(Blocking):
     def __iter__(self) -> Self: ...
     def close(self) -> None: ...
     def until_idle(self) -> None: ...

@@ -234,8 +234,9 @@ class SendQueue:
             raise ArgumentError(f"dst_offsets: has {len(dst_offsets)} items, src_offsets {count}")
         if not 0 < _whole("length", length) <= MAX_MESSAGE_BYTES:
             raise ArgumentError(f"length: {length} is not within 1..{MAX_MESSAGE_BYTES}")
-        part = self._part(src)
-        _check_memory(dst)
+        part = _part(src)
+        if type(dst) is not RemoteMemory or not self._holder.holds(part.region):
+            raise _wrong_memory(part.region, dst)
         for offsets, memory in ((src_offsets, part), (dst_offsets, dst)):
             if count and (min(offsets) < 0 or max(offsets) + length > memory.length):
                 name = "src_offsets" if offsets is src_offsets else "dst_offsets"
@@ -273,11 +274,10 @@ class SendQueue:
             if redundant is not False:
                 _check_redundant(redundant, 0)
             return _WR.pack(0, 0, 0, 0, 0, 0, number, opcode, 0, redundant), 0, None
-        part = src if type(src) is Part else self._part(src)
+        part = src if type(src) is Part else _part(src)
         length, region = part.length, part.region
         if type(dst) is not RemoteMemory or not self._holder.holds(region):
-            _check_memory(dst)
-            raise StateError(f"src: {region!r} is closed, or another Context's")
+            raise _wrong_memory(region, dst)
         if dst.length < length:
             raise ArgumentError(f"dst: {length} bytes do not fit into the {dst.length} bytes of it")
         if length == 0 and imm is None:
@@ -292,17 +292,6 @@ class SendQueue:
             0, part.address, dst.address, region._key, dst.rkey, length, number, opcode, 0,
             redundant,
         ), length, region  # fmt: skip
-
-    def _part(self, src: object) -> Part:
-        part: Any = src
-        if hasattr(type(part), "handle"):  # a Region, or that of mrc.blocking
-            part = part[:]
-        if type(part) is not Part:
-            wanted = "a Region or a slice of one: register the buffer first"
-            raise TypeError(f"src: needs {wanted}, not {src!r:.60}")
-        if not self._holder.holds(part.region):
-            raise StateError(f"src: {part.region!r} is closed, or another Context's")
-        return part
 
     # ---- 2. A posting takes its places ----------------------------------------------------
 
@@ -453,10 +442,20 @@ def _checked_imm(imm: object) -> int:
     return number
 
 
-def _check_memory(dst: object) -> None:
-    if type(dst) is not RemoteMemory:
-        wanted = "a RemoteMemory or a slice of one: the peer's Region.handle"
-        raise TypeError(f"dst: needs {wanted}, not {dst!r:.60}")
+def _wrong_memory(region: Region, dst: object) -> TypeError | StateError:
+    """Why a write cannot use this memory: the kind of `dst`, or else the region."""
+    if type(dst) is RemoteMemory:
+        return StateError(f"src: {region!r} is closed, or another Context's")
+    wanted = "a RemoteMemory or a slice of one: the peer's Region.handle"
+    return TypeError(f"dst: needs {wanted}, not {dst!r:.60}")
+
+
+def _part(src: Any) -> Part:
+    part = src[:] if hasattr(type(src), "handle") else src  # a Region, or that of mrc.blocking
+    if type(part) is not Part:
+        wanted = "a Region or a slice of one: register the buffer first"
+        raise TypeError(f"src: needs {wanted}, not {src!r:.60}")
+    return part
 
 
 def _check_redundant(redundant: object, length: int) -> None:

@@ -9,8 +9,8 @@ import asyncio
 import logging
 import os
 import re
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
-from contextlib import AsyncExitStack, asynccontextmanager
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, nullcontext
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Self
@@ -117,8 +117,9 @@ async def measure(
     if not LEAST_INTERVAL_SECONDS <= interval_seconds <= MAX_SECONDS:
         within = f"{digits(LEAST_INTERVAL_SECONDS)}..{digits(MAX_SECONDS)}"
         raise ArgumentError(f"interval_seconds: {interval_seconds!r:.40} is not within {within}")
+    target = checked("target", target, str)
     try:
-        destination = host_and_port(checked("target", target, str))
+        destination = host_and_port(target)
     except ValueError as error:
         raise ArgumentError(f"target: {error}") from None
     async with _opened(context, config) as ctx:
@@ -225,15 +226,14 @@ async def run(
         return like(Perf, setup, results=tuple(done))
 
 
-@asynccontextmanager
-async def _opened(context: Context | None, config: ContextConfig | None) -> AsyncIterator[Context]:
+def _opened(
+    context: Context | None, config: ContextConfig | None
+) -> AbstractAsyncContextManager[Context]:
     if context is None:
-        async with mrc.open(config) as ctx:
-            yield ctx
-    elif config is None:
-        yield context
-    else:
+        return mrc.open(config)
+    if config is not None:
         raise ArgumentError("context and config: use only one of them")
+    return nullcontext(context)
 
 
 # ---- The server ----------------------------------------------------------------------------------

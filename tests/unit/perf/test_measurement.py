@@ -310,3 +310,9 @@ def test_names__of_the_package() -> None:
         assert getattr(mrc.perf, name).__name__ == name
     with pytest.raises(AttributeError, match=r"'mrc\.perf' has no attribute 'Meter'"):
         mrc.perf.Meter  # type: ignore[attr-defined]  # noqa: B018
+
+
+async def test_measure__a_target_that_is_no_text() -> None:
+    measure: Any = mrc.perf.measure
+    with pytest.raises(ArgumentError, match=r"^target: must be a string, not"):
+        await measure(5)
